@@ -49,7 +49,7 @@ test: setup  ## everything that needs no more than Python and pip
 	$(PYTEST) -n 3 --dist worksteal $(COVERAGE)
 
 matrix:  ## unit, checkpoint, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
-	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN))
+	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN)) $(if $(SHORT),--short)
 
 test-extra: ui-assets $(TOOLS)/stamp  ## what takes more: Azurite from npm, Chromium from Debian, other command lines, large packages
 	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'

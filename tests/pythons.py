@@ -41,6 +41,8 @@ TESTS = (
     "tests/faults/test_ends.py",
     "tests/trouble/test_caller.py",
 )
+#: What `--short` omits: few of these tests depend on the version, and they take more than half of the time.
+OMITTED_IF_SHORT = ("tests/checkpoints", "tests/mirror", "tests/destinations")
 LEFT_OUT = (
     "tests/checkpoints/test_chaos.py",
     "tests/checkpoints/test_dcp.py",
@@ -53,6 +55,7 @@ LEFT_OUT = (
     "tests/mirror/test_mirror_chaos.py",
     "tests/mirror/test_mirror_fuzz.py",
 )
+TESTS_IF_SHORT = tuple(path for path in TESTS if path not in OMITTED_IF_SHORT)
 MARKS = "not slow and not extra and not large"
 #: Where coverage costs nothing.
 MEASURED = VERSIONS[2:]
@@ -66,17 +69,24 @@ def main() -> int:
     """0: all that ran passed. 1: a test failed, or there was no version to run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ran", metavar="X.Y", help="a version with which all tests ran already")
-    ran = parser.parse_args().ran
+    parser.add_argument(
+        "--short", action="store_true", help="the oldest and the newest only, and only what depends on the version"
+    )
+    given = parser.parse_args()
     results: dict[str, str] = {}
+    pythons = {version: find(version) for version in VERSIONS}
+    installed = [version for version in VERSIONS if pythons[version] is not None and version != given.ran]
     for version in VERSIONS:
         start_s = time.monotonic()
-        python = find(version)
-        if version == ran:
+        python = pythons[version]
+        if version == given.ran:
             results[version] = "ran all tests already"
         elif python is None:
             results[version] = "not installed here, skipped"
+        elif given.short and version not in (installed[0], installed[-1]):
+            results[version] = "left out, as it is neither the oldest nor the newest"
         else:
-            results[version] = "passed" if run(version, python) else "FAILED"
+            results[version] = "passed" if run(version, python, TESTS_IF_SHORT if given.short else TESTS) else "FAILED"
             results[version] += f" after {time.monotonic() - start_s:.0f} s"
         say(f"Python {version}: {results[version]}")
     say("\n" + "\n".join(f"{version:<5} {result}" for version, result in results.items()))
@@ -106,8 +116,8 @@ def works(python: Path) -> bool:
     return done.returncode == 0
 
 
-def run(version: str, python: Path) -> bool:
-    """Run the tests; whether they passed."""
+def run(version: str, python: Path, tests: Sequence[str]) -> bool:
+    """Run these tests; whether they passed."""
     say(f"\nPython {version} ({python})")
     environment = prepare(version, python)
     if environment is None:
@@ -115,7 +125,7 @@ def run(version: str, python: Path) -> bool:
     options = ["-q", "-n", "3", "--dist", "worksteal", "-p", "no:cacheprovider"]
     left_out = [f"--ignore={path}" for path in LEFT_OUT]
     coverage = ["--cov", "--cov-report="] if version in MEASURED else []
-    return finish([environment, "-m", "pytest", *options, "-m", MARKS, *left_out, *coverage, *TESTS])
+    return finish([environment, "-m", "pytest", *options, "-m", MARKS, *left_out, *coverage, *tests])
 
 
 def finish(command: Sequence[str | Path], limit_s: float = LIMIT_S) -> bool:

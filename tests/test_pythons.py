@@ -26,6 +26,7 @@ def test_ci_runs_the_matrix_and_all_that_it_runs_is_there() -> None:
     assert re.search(r"^stage \d+ matrix RAN=", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     for path in (*pythons.TESTS, *pythons.LEFT_OUT, *pythons.SOURCES):
         assert (ROOT / path).exists(), path
+    assert set(pythons.OMITTED_IF_SHORT) < set(pythons.TESTS)
 
 
 def test_a_version_that_is_not_installed_is_not_found() -> None:
