@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("wherry.s3")
 
 _DENIED = (400, 401, 403)
+#: Of an answer that says no: read to its end, its connection can be used again.
+_MOST_WORDS_BYTES = 64 * 1024
 _T = TypeVar("_T")
 
 
@@ -84,8 +86,8 @@ class Objects:
     def put_many(self, puts: Iterable[tuple[_T, Put]], most: int) -> Iterator[tuple[_T, Mapping[str, Any]]]:
         """Put small objects from one thread, `most` at once, and yield what boto3 would return for each that was put.
 
-        After the first answer that is no success, or none, nothing more is begun: see `Volley`. What is not yielded is to be put
-        by ask(), which knows what to do.
+        After the first answer that says no, or none, nothing more is begun (see `Volley`), unless a name was taken. What is not
+        yielded is to be put by ask(), which knows what to do.
         """
         early = None if self.is_connected() else self._early
         if (direct := early or self._direct(self.connected())) is None:
@@ -103,8 +105,8 @@ class Objects:
             if answer.status < 300:
                 yield what, described("put_object", answer)
             else:
-                is_fine = False
-                answer.close()
+                is_fine &= answer.status == 412  # a name that is taken says nothing of the others
+                answer.read_all(_MOST_WORDS_BYTES)
 
     def end_early(self) -> None:
         """From now on make every request as botocore would have made it."""

@@ -66,6 +66,16 @@ def test_after_a_refusal_nothing_more_is_sent(
         assert len(proxy.log) == len(made) + 1
 
 
+def test_a_name_that_is_taken_keeps_no_other_back(seaweedfs_server: S3Server, puts: list[tuple[str, Path, PutOptions]]) -> None:
+    with behind(seaweedfs_server) as (store, proxy):
+        assert store.capabilities.conditional_put
+        for place in (3, 4, 20):
+            store.put_file(*puts[place])
+        conditional = [(key, path, replace(put, if_absent=True)) for key, path, put in puts]
+        assert set(range(N)) - {3, 4, 20} == dict(store.put_many(conditional, 4)).keys()
+        assert 3 + N == len(proxy.log)
+
+
 def test_bytes_that_are_not_those_of_the_checksum_are_not_stored(
     seaweedfs_server: S3Server, puts: list[tuple[str, Path, PutOptions]]
 ) -> None:
