@@ -6,7 +6,6 @@ with --no-deps beside torch 2.13.0 and torchvision 0.28.0, of which two fake ker
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import socket
@@ -20,14 +19,13 @@ import pytest
 
 import wherry
 from composer_trials.environment import python_with_composer
+from composer_trials.running import TRIALS, environment
 from docs_programs import files_below, names, program
 from programs import Program
 from servers.real import S3Server, seaweedfs
 from support import end_agent
 
 pytestmark = [pytest.mark.extra, pytest.mark.timeout(600)]
-
-TRIALS = Path(__file__).parent.parent / "composer_trials"
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +37,6 @@ def python() -> Path:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with seaweedfs(tmp_path_factory.mktemp("seaweedfs")) as one:
         yield one
-
-
-def environment(folder: Path, server: S3Server | None = None) -> dict[str, str]:
-    keys = {}
-    if server is not None:
-        keys = {
-            "AWS_ACCESS_KEY_ID": server.access_key,
-            "AWS_SECRET_ACCESS_KEY": server.secret_key,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "S3_ENDPOINT_URL": server.url,
-        }
-    return {**os.environ, **keys, "WHERRY_SPOOL": str(folder / "spool"), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
 class Ranks:
@@ -197,34 +183,6 @@ def test_a_run_killed_at_random_moments_goes_on(
             shutil.rmtree(tmp_path / "my-run")
         _, result = trained(python, uri, n_ranks, tmp_path, env)
     assert expected == result
-
-
-def test_what_composer_wrote_is_found_and_what_we_wrote_is_found_by_composer(
-    python: Path, server: S3Server, tmp_path: Path
-) -> None:
-    run_cases("exchange.py", python, tmp_path, environment(tmp_path, server) | {"WHERRY_TEST_BUCKET": server.bucket})
-
-
-def test_bad_input_ends_no_training(python: Path, tmp_path: Path) -> None:
-    run_cases("bad_input.py", python, tmp_path, environment(tmp_path))
-
-
-def test_two_trainers_at_once_with_one_run_name_are_told_and_end(python: Path, server: S3Server, tmp_path: Path) -> None:
-    run_cases("two_trainers.py", python, tmp_path, environment(tmp_path, server) | {"WHERRY_TEST_BUCKET": server.bucket})
-
-
-@pytest.mark.parametrize("name", ["defects.py", "defects_of_ends.py"])
-def test_the_defects_of_composers_uploader_are_none_of_ours(name: str, python: Path, server: S3Server, tmp_path: Path) -> None:
-    run_cases(name, python, tmp_path, environment(tmp_path, server) | {"WHERRY_TEST_BUCKET": server.bucket})
-
-
-def run_cases(name: str, python: Path, folder: Path, env: dict[str, str]) -> None:
-    """Run a file of tests with Composer's interpreter."""
-    own = ["-p", "no:cacheprovider", "--noconftest", "-o", "filterwarnings=", "-m", "", "--basetemp", str(folder / "cases")]
-    command = [str(python), "-m", "pytest", "-q", *own, str(TRIALS / name)]
-    with end_agent(folder / "spool"):
-        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500)
-    assert 0 == ended.returncode, ended.stdout[-8000:]
 
 
 @pytest.mark.parametrize("name", ["before", "after"])
