@@ -124,7 +124,7 @@ def run(version: str, python: Path, tests: Sequence[str]) -> bool:
         return False
     options = ["-q", "-n", "3", "--dist", "worksteal", "-p", "no:cacheprovider"]
     left_out = [f"--ignore={path}" for path in LEFT_OUT]
-    coverage = ["--cov", "--cov-report="] if version in MEASURED else []
+    coverage = ["--cov", "--cov-report="] if version in MEASURED and tests is TESTS else []  # the floor is that of all of them
     return finish([environment, "-m", "pytest", *options, "-m", MARKS, *left_out, *coverage, *tests])
 
 
