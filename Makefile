@@ -55,7 +55,7 @@ test-extra: ui-assets $(TOOLS)/stamp  ## what takes more: Azurite from npm, Chro
 	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'
 	cd tests/extra && npm install --silent --no-audit --no-fund
 	command -v chromium > /dev/null || { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -qq -y chromium chromium-driver; }
-	$(PYTEST) -m extra -n 2 --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=950
+	$(PYTEST) -m 'extra and not slow' -n 2 --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=950
 
 $(TOOLS)/stamp: tests/extra/tools.txt
 	@echo "Making $(TOOLS): a minute"
