@@ -117,11 +117,13 @@ class Performer:
         try:
             opened = self.stores.open(self.record(jobs[0].store_id))
             is_known = self.stores.learn_endpoint(jobs[0].store_id, opened, jobs[0].key) is None
-            if is_known and opened.store.capabilities.puts_at_once > 1 and opened.store.capabilities.checks_crc32c:
-                paths = [self.spool.staged_path(job.object_id) for job in jobs]
-                for job, meta in self.sender.send_many(jobs, paths, opened.store):
-                    self._done(job, opened, meta.etag, None)
-                    del left[job.id]
+            can = opened.store.capabilities
+            if not (is_known and can.puts_at_once > 1 and can.checks_crc32c):
+                return jobs
+            paths = [self.spool.staged_path(job.object_id) for job in jobs]
+            for job, meta in self.sender.send_many(jobs, paths, opened.store):
+                self._done(job, opened, meta.etag, None)
+                del left[job.id]
         except Exception as error:  # perform() meets it again, and knows what to do
             cause = self._text(error)
         if left:
