@@ -127,11 +127,14 @@ def each_at_once(
     The first error, or Ctrl-C, is raised when all that was begun has ended. After it nothing more is begun, unless `all_of_them`
     are wanted all the same, as where they clean up. `stop` is called then, to end long calls early.
     """
+    given = list(arguments)
+    if len(given) <= 1:  # no thread for one call
+        return [call(argument) for argument in given]
     results: list[_T] = []
     with DaemonThreadPool(_AT_ONCE, "wherry-call") as pool:
         futures: deque[Future[_T]] = deque()
         try:
-            futures.extend(pool.submit(call, argument) for argument in arguments)
+            futures.extend(pool.submit(call, argument) for argument in given)
             # No name for one: an error keeps this frame, which through it would keep the error, and a closed store's connections.
             while futures:
                 results.append(result_of(futures.popleft()))
