@@ -14,8 +14,8 @@
 | 12 | test_12_a_second_upload_of_a_name_under_way_is_refused_at_once |
 | 13 | test_13_superseded_and_refused_copies_are_removed, test_13_the_close_has_a_limit |
 
-Each test shows the fault with Composer's own class, and then what ours does in the same place. Composer's runs in threads, which
-changes none of these; its processes are in the other file.
+Beside each, a test of the same number with "theirs" in its name shows the fault with Composer's own class. That runs in threads,
+which changes none of these; its processes are in the other file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ALWAYS = 1000
 REFUSED = When("PUT", "/poisoned", s3_error(400, "InvalidArgument"), times=ALWAYS)
 
 
-def test_1_a_file_that_fails_for_good_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_1_theirs(tmp_path: Path) -> None:
     with side("theirs", tmp_path, REFUSED) as one:
         run = trainer(one.theirs())
         upload(run.logger, one, ["poisoned", "a", "b", "c"])
@@ -52,6 +52,9 @@ def test_1_a_file_that_fails_for_good_takes_no_other_with_it(tmp_path: Path) -> 
         with pytest.warns(RuntimeWarning, match="may not have been uploaded"):
             run.close()
         assert {} == one.stored()
+
+
+def test_1_a_file_that_fails_for_good_takes_no_other_with_it(tmp_path: Path) -> None:
     with side("ours", tmp_path, REFUSED) as one:
         run = trainer(one.ours())
         upload(run.logger, one, ["poisoned", "a", "b", "c"])
@@ -65,7 +68,7 @@ def test_1_a_file_that_fails_for_good_takes_no_other_with_it(tmp_path: Path) -> 
         assert "retry" in said
 
 
-def test_2_lost_files_are_an_error_at_the_close(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_2_theirs(tmp_path: Path) -> None:
     names = ["poisoned-1", "poisoned-2"]
     with side("theirs", tmp_path, REFUSED) as one:
         log = one.theirs()
@@ -73,6 +76,10 @@ def test_2_lost_files_are_an_error_at_the_close(tmp_path: Path, caplog: pytest.L
         upload(run.logger, one, names)
         with pytest.warns(RuntimeWarning, match="may not have been uploaded"):
             log.post_close()
+
+
+def test_2_lost_files_are_an_error_at_the_close(tmp_path: Path) -> None:
+    names = ["poisoned-1", "poisoned-2"]
     with side("ours", tmp_path, REFUSED) as one:
         log = one.ours()
         run = trainer(log)
@@ -83,7 +90,7 @@ def test_2_lost_files_are_an_error_at_the_close(tmp_path: Path, caplog: pytest.L
         assert all(name in str(failed.value) for name in names)
 
 
-def test_6_an_error_that_was_retried_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_6_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class OnceTransient:
         """Composer's own store, which says once what its stores of SFTP and libcloud say when a connection is lost."""
 
@@ -109,6 +116,9 @@ def test_6_an_error_that_was_retried_is_no_error(tmp_path: Path, monkeypatch: py
         with pytest.raises(ObjectStoreTransientError):
             run.fit()
         run.close()
+
+
+def test_6_an_error_that_was_retried_is_no_error(tmp_path: Path) -> None:
     with side("ours", tmp_path, When("PUT", "/a$", s3_error(503, "SlowDown"), times=2)) as one:
         run = trainer(one.ours())
         upload(run.logger, one, ["a"])
@@ -127,7 +137,7 @@ class Ends(Callback):  # type: ignore[misc]  # Composer is not installed where t
         self.gate.opened.set()
 
 
-def test_7_the_fit_ends_after_its_uploads(tmp_path: Path) -> None:
+def test_7_theirs(tmp_path: Path) -> None:
     gate = Gate()
     with side("theirs", tmp_path, When("PUT", "/a", Do(gate.hold))) as one:
         run = trainer(one.theirs())
@@ -138,6 +148,9 @@ def test_7_the_fit_ends_after_its_uploads(tmp_path: Path) -> None:
         assert {} == one.stored()
         gate.opened.set()
         run.close()
+
+
+def test_7_the_fit_ends_after_its_uploads(tmp_path: Path) -> None:
     gate = Gate()
     with side("ours", tmp_path, When("PUT", "/a", Do(gate.hold))) as one:
         run = trainer(one.ours(), callbacks=[Ends(gate)])
@@ -148,7 +161,7 @@ def test_7_the_fit_ends_after_its_uploads(tmp_path: Path) -> None:
         run.close()
 
 
-def test_8_a_format_counts_both_ways(tmp_path: Path) -> None:
+def test_8_theirs(tmp_path: Path) -> None:
     """Composer's Trainer takes a format only without its pointer to the newest checkpoint."""
     form = "{run_name}/{remote_file_name}"
     without_a_pointer = {"save_latest_filename": None}
@@ -161,6 +174,12 @@ def test_8_a_format_counts_both_ways(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             log.download_file("a", str(tmp_path / "theirs.txt"))
         run.close()
+
+
+def test_8_a_format_counts_both_ways(tmp_path: Path) -> None:
+    """Composer's Trainer takes a format only without its pointer to the newest checkpoint."""
+    form = "{run_name}/{remote_file_name}"
+    without_a_pointer = {"save_latest_filename": None}
     with side("ours", tmp_path) as one:
         log = one.ours(file_path_format_string=form)
         run = trainer(log, **without_a_pointer)
@@ -182,30 +201,33 @@ def test_9_two_uploaders_of_one_dict_write_into_two_buckets(tmp_path: Path) -> N
         assert (["first", "second"], one.backend_kwargs) == ([log.backend_kwargs["bucket"] for log in ours], given)
 
 
-def test_10_of_two_writers_one_wins(tmp_path: Path) -> None:
+def test_10_theirs(tmp_path: Path) -> None:
     meeting = threading.Barrier(2, timeout=60.0)
     both = When("PUT", "/a$", Do(meeting.wait), times=2)  # both have looked, and now write
     with side("theirs", tmp_path, both) as one:
         logs = [one.theirs(), one.theirs()]
-        runs = both_write(one, logs)
-        assert [None, None] == [end_of(log) for log in logs]
+        assert [None, None] == ends_of_both(one, logs)
         assert not one.proxy.unfired
         assert {"a"} == one.stored().keys()
+
+
+def test_10_of_two_writers_one_wins(tmp_path: Path) -> None:
+    meeting = threading.Barrier(2, timeout=60.0)
+    both = When("PUT", "/a$", Do(meeting.wait), times=2)  # both have looked, and now write
     with side("ours", tmp_path, both) as one:
         mine = [one.ours(upload_staging_folder=str(one.folder / f"spool{n}")) for n in range(2)]
         with end_agent(one.folder / "spool0"), end_agent(one.folder / "spool1"):
-            runs += both_write(one, mine)
-            ends = [end_of(log) for log in mine]
+            ends = ends_of_both(one, mine)
         assert (1, 1) == (ends.count(None), sum(isinstance(end, FileExistsError) for end in ends))
         assert {"a": "first" if ends[0] is None else "second"} == one.stored()
 
 
-def both_write(one: Side, logs: list[Any]) -> list[Any]:
-    """The Trainers, as one that is not kept closes its loggers."""
+def ends_of_both(one: Side, logs: list[Any]) -> list[BaseException | None]:
+    """Both write one name, each in a Trainer of its own."""
     runs = [trainer(log) for log in logs]
     for text, run in zip(("first", "second"), runs, strict=True):
         upload(run.logger, one, ["a"], text)
-    return runs
+    return [end_of(log) for log in logs]  # while the Trainers are kept: one that is not kept closes its loggers
 
 
 def end_of(log: Any) -> BaseException | None:
@@ -216,8 +238,7 @@ def end_of(log: Any) -> BaseException | None:
     return None
 
 
-def test_11_forbidden_is_not_missing(tmp_path: Path) -> None:
-    plain = When("", "/a", Answer(403), times=ALWAYS)
+def test_11_theirs(tmp_path: Path) -> None:
     look = When("GET", "/a", Answer(403), times=ALWAYS)
     with side("theirs", tmp_path, look) as one:
         one.put("a", "precious")
@@ -228,6 +249,10 @@ def test_11_forbidden_is_not_missing(tmp_path: Path) -> None:
             log.download_file("a", str(tmp_path / "theirs.txt"))
         run.close()
         assert {"a": "new"} == one.stored()
+
+
+def test_11_forbidden_is_not_missing(tmp_path: Path) -> None:
+    plain = When("", "/a", Answer(403), times=ALWAYS)
     with side("ours", tmp_path, plain) as one:
         one.put("a", "precious")
         log = one.ours()
@@ -240,7 +265,7 @@ def test_11_forbidden_is_not_missing(tmp_path: Path) -> None:
         assert {"a": "precious"} == one.stored()
 
 
-def test_12_a_second_upload_of_a_name_under_way_is_refused_at_once(tmp_path: Path) -> None:
+def test_12_theirs(tmp_path: Path) -> None:
     gate = Gate()
     with side("theirs", tmp_path, When("PUT", "/a$", Do(gate.hold))) as one:
         log = one.theirs()
@@ -253,6 +278,9 @@ def test_12_a_second_upload_of_a_name_under_way_is_refused_at_once(tmp_path: Pat
         with pytest.raises(FileExistsError):
             run.fit()
         run.close()
+
+
+def test_12_a_second_upload_of_a_name_under_way_is_refused_at_once(tmp_path: Path) -> None:
     gate = Gate()
     with side("ours", tmp_path, When("PUT", "/a$", Do(gate.hold))) as one:
         run = trainer(one.ours())
@@ -270,7 +298,7 @@ def n_files(folder: Path) -> int:
     return sum(path.is_file() for path in folder.iterdir())
 
 
-def test_13_superseded_and_refused_copies_are_removed(tmp_path: Path) -> None:
+def test_13_theirs_keeps_copies(tmp_path: Path) -> None:
     gate = Gate()
     with side("theirs", tmp_path, When("PUT", "/a$", Do(gate.hold))) as one:
         run = trainer(one.theirs(upload_staging_folder=str(one.folder / "staging")))
@@ -283,6 +311,9 @@ def test_13_superseded_and_refused_copies_are_removed(tmp_path: Path) -> None:
         run.fit()
         run.close()
         assert 9 == n_files(one.folder / "staging")  # eight that were superseded, and the one that was refused
+
+
+def test_13_superseded_and_refused_copies_are_removed(tmp_path: Path) -> None:
     gate = Gate()
     with side("ours", tmp_path, When("PUT", "/a$", Do(gate.hold))) as one:
         run = trainer(one.ours())
@@ -298,7 +329,7 @@ def test_13_superseded_and_refused_copies_are_removed(tmp_path: Path) -> None:
         assert 0 == n_files(one.spool / "objects")
 
 
-def test_13_the_close_has_a_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_13_theirs_has_no_limit(tmp_path: Path) -> None:
     gate = Gate()
     with side("theirs", tmp_path, When("PUT", "/a$", Do(gate.hold))) as one:
         run = trainer(one.theirs())
@@ -310,13 +341,19 @@ def test_13_the_close_has_a_limit(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert closing.is_alive()
         gate.opened.set()
         closing.join()
+
+
+def test_13_the_close_has_a_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
     with side("ours", tmp_path, When("PUT", "/a$", Do(gate.hold))) as one:
-        run = trainer(one.ours(CallLimits(end_s=1.0)))
+        log = one.ours(CallLimits(end_s=1.0))
+        run = trainer(log)
         upload(run.logger, one, ["a"])
         assert gate.reached.wait(60.0)
         run.close()  # returns, although the gate is shut
         assert not gate.opened.is_set()
         assert any("has not returned within 1 s" in message for message in caplog.messages)
         gate.opened.set()
-        wait_until(lambda: {"a": "text"} == one.stored())
+        # Not only until it is stored: an upload whose answer is lost with the proxy is waited for when the interpreter ends.
+        log.destinations[0].uploader.flush(60.0)
+        assert {"a": "text"} == one.stored()

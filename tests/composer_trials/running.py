@@ -24,10 +24,10 @@ def environment(folder: Path, server: S3Server | None = None) -> dict[str, str]:
     return {**os.environ, **keys, "WHERRY_SPOOL": str(folder / "spool"), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
 
 
-def run_cases(name: str, python: Path, folder: Path, env: dict[str, str]) -> None:
-    """Run a file of tests with Composer's interpreter."""
+def run_cases(name: str, python: Path, folder: Path, env: dict[str, str], *options: str) -> None:
+    """Run a file of tests with Composer's interpreter; `options` are pytest's."""
     own = ["-p", "no:cacheprovider", "--noconftest", "-o", "filterwarnings=", "-m", "", "--basetemp", str(folder / "cases")]
-    command = [str(python), "-m", "pytest", "-q", *own, str(TRIALS / name)]
+    command = [str(python), "-m", "pytest", "-q", *own, *options, str(TRIALS / name)]
     with end_agent(folder / "spool"):
         ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900)
     assert 0 == ended.returncode, ended.stdout[-8000:]

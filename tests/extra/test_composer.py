@@ -6,6 +6,7 @@ with --no-deps beside torch 2.13.0 and torchvision 0.28.0, of which two fake ker
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import socket
@@ -19,11 +20,11 @@ import pytest
 
 import wherry
 from composer_trials.environment import python_with_composer
-from composer_trials.running import TRIALS, environment
+from composer_trials.running import environment
 from docs_programs import files_below, names, program
-from programs import Program
 from servers.real import S3Server, seaweedfs
-from support import end_agent
+from support import end_agent, wait_until
+from warm import Running, Warm
 
 pytestmark = [pytest.mark.extra, pytest.mark.timeout(600)]
 
@@ -39,77 +40,80 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         yield one
 
 
-class Ranks:
-    """All ranks of one program, as a launcher starts them."""
+@pytest.fixture(scope="module")
+def trainings(python: Path) -> Warm:
+    return Warm("composer_trials.warm_training:training", python, environment(Path()))
 
-    def __init__(self, command: Sequence[str], n_ranks: int, folder: Path, env: dict[str, str]) -> None:
+
+class Ranks:
+    """All ranks of train.py, as a launcher starts them."""
+
+    def __init__(self, trainings: Warm, arguments: Sequence[str], n_ranks: int, folder: Path, env: dict[str, str]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])
         shared = {"WORLD_SIZE": str(n_ranks), "LOCAL_WORLD_SIZE": str(n_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        self._stack = ExitStack()
-        self.programs: list[Program[str]] = []
+        self._ranks: list[Running] = []
         for rank in range(n_ranks):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0"}
-            log = (folder / f"rank{rank}.log").open("a")
-            one = Program(
-                command,
-                cwd=folder,
-                env={**env, **shared, **own},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=self._stack.enter_context(log),
-                text=True,
-            )
-            self.programs.append(self._stack.enter_context(one))
+            with (
+                open(os.devnull) as nothing,
+                (folder / f"rank{rank}.log").open("a") as log,
+                (folder / f"rank{rank}.out").open("w") as out,
+            ):
+                streams = (nothing.fileno(), out.fileno(), log.fileno())
+                self._ranks.append(trainings.start(arguments, folder, {**env, **shared, **own}, streams))
+        self._output = folder / "rank0.out"
 
     def __enter__(self) -> Ranks:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for one in self.programs:
+        for one in self._ranks:
             one.kill()
-        self._stack.close()
+            one.close()
 
     def lines_until(self, last: str) -> list[str]:
         """What rank 0 prints, up to a line that begins with `last`."""
-        output = self.programs[0].stdout
-        assert output is not None
-        said: list[str] = []
-        for line in output:
-            said.append(line.strip())
-            if said[-1].startswith(last):
-                return said
-        raise AssertionError(f"it ended without {last!r}: {said}")
+
+        def is_said() -> bool:
+            return any(line.startswith(last) for line in self._output.read_text().splitlines())
+
+        wait_until(is_said, 200.0, repr(last))
+        said = self._output.read_text().splitlines()
+        return said[: 1 + next(at for at, line in enumerate(said) if line.startswith(last))]
+
+    def kill(self) -> None:
+        """SIGKILL to all of them."""
+        for one in self._ranks:
+            one.kill()
 
     def ends(self) -> list[int]:
         """Wait for the ends of all ranks."""
-        for one in self.programs:
-            one.communicate(timeout=200)
-        return [one.returncode for one in self.programs]
+        return [one.wait(200.0) for one in self._ranks]
 
 
-def trained(python: Path, uri: str, n_ranks: int, folder: Path, env: dict[str, str]) -> tuple[str, str]:
+def trained(trainings: Warm, uri: str, n_ranks: int, folder: Path, env: dict[str, str]) -> tuple[str, str]:
     """Train to the end: where it began, and what it ended with."""
     result = folder / "result.txt"
-    with Ranks([str(python), str(TRIALS / "train.py"), uri, "-1", str(result)], n_ranks, folder, env) as ranks:
+    with Ranks(trainings, [uri, "-1", str(result)], n_ranks, folder, env) as ranks:
         began = ranks.lines_until("began at")[-1]
         assert [0] * n_ranks == ranks.ends(), (folder / "rank0.log").read_text()
     return began, result.read_text()
 
 
 @pytest.fixture(scope="module", params=[1, 2])
-def without_a_kill(request: pytest.FixtureRequest, python: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
+def without_a_kill(request: pytest.FixtureRequest, trainings: Warm, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     """How many ranks, and what they end with when nothing is killed."""
     folder = tmp_path_factory.mktemp("unharmed")
     with end_agent(folder / "spool"):
-        began, result = trained(python, str(folder / "bucket"), request.param, folder, environment(folder))
+        began, result = trained(trainings, str(folder / "bucket"), request.param, folder, environment(folder))
     assert "began at 0" == began
     return request.param, result
 
 
 @pytest.mark.parametrize("store", ["folder", "seaweedfs"])
 def test_a_killed_run_goes_on_from_the_store_and_ends_with_the_same_bits(
-    store: str, without_a_kill: tuple[int, str], python: Path, server: S3Server, tmp_path: Path
+    store: str, without_a_kill: tuple[int, str], trainings: Warm, server: S3Server, tmp_path: Path
 ) -> None:
     n_ranks, expected = without_a_kill
     env = environment(tmp_path, server if store == "seaweedfs" else None)
@@ -117,24 +121,22 @@ def test_a_killed_run_goes_on_from_the_store_and_ends_with_the_same_bits(
     n_batches = 64 // 8 // n_ranks
     stop_at = 2 * n_batches + n_batches // 2
     with end_agent(tmp_path / "spool"):
-        command = [str(python), str(TRIALS / "train.py"), uri, str(stop_at), str(tmp_path / "result.txt")]
-        with Ranks(command, n_ranks, tmp_path, env) as ranks:
+        arguments = [uri, str(stop_at), str(tmp_path / "result.txt")]
+        with Ranks(trainings, arguments, n_ranks, tmp_path, env) as ranks:
             ranks.lines_until("stopped at")
-            for one in ranks.programs:
-                one.kill()
+            ranks.kill()
             assert [-9] * n_ranks == ranks.ends()
         shutil.rmtree(tmp_path / "my-run")  # another machine has no local checkpoints
-        began, result = trained(python, uri, n_ranks, tmp_path, env)
+        began, result = trained(trainings, uri, n_ranks, tmp_path, env)
     assert f"began at {2 * n_batches}" == began
     assert expected == result
 
 
-def killed(python: Path, uri: str, stop_at: str, n_ranks: int, folder: Path, env: dict[str, str]) -> str:
+def killed(trainings: Warm, uri: str, stop_at: str, n_ranks: int, folder: Path, env: dict[str, str]) -> str:
     """Train up to a moment, kill all ranks then, and take the local checkpoints away: where it began."""
-    with Ranks([str(python), str(TRIALS / "train.py"), uri, stop_at, str(folder / "result.txt")], n_ranks, folder, env) as ranks:
+    with Ranks(trainings, [uri, stop_at, str(folder / "result.txt")], n_ranks, folder, env) as ranks:
         said = ranks.lines_until("stopped at")
-        for one in ranks.programs:
-            one.kill()
+        ranks.kill()
         assert [-9] * n_ranks == ranks.ends()
     shutil.rmtree(folder / "my-run")
     return next(line for line in said if line.startswith("began at"))
@@ -142,7 +144,7 @@ def killed(python: Path, uri: str, stop_at: str, n_ranks: int, folder: Path, env
 
 @pytest.mark.parametrize("kind", ["wherry_composer", "drop-in"])
 def test_a_run_killed_between_a_checkpoint_and_its_pointer_goes_on(
-    kind: str, without_a_kill: tuple[int, str], python: Path, server: S3Server, tmp_path: Path
+    kind: str, without_a_kill: tuple[int, str], trainings: Warm, server: S3Server, tmp_path: Path
 ) -> None:
     """Each time on another machine, with the default save_overwrite=False."""
     n_ranks, expected = without_a_kill
@@ -153,35 +155,35 @@ def test_a_run_killed_between_a_checkpoint_and_its_pointer_goes_on(
         for spool in spools:
             agents.enter_context(end_agent(spool))
         one, two, three = ({**env, "WHERRY_SPOOL": str(spool)} for spool in spools)
-        assert "began at 0" == killed(python, uri, "pointer-1", n_ranks, tmp_path, one)
-        assert "began at 0" == killed(python, uri, "pointer-2", n_ranks, tmp_path, two)
-        began, result = trained(python, uri, n_ranks, tmp_path, three)
+        assert "began at 0" == killed(trainings, uri, "pointer-1", n_ranks, tmp_path, one)
+        assert "began at 0" == killed(trainings, uri, "pointer-2", n_ranks, tmp_path, two)
+        began, result = trained(trainings, uri, n_ranks, tmp_path, three)
     assert f"began at {64 // 8 // n_ranks}" == began
     assert expected == result
 
 
+@pytest.mark.parametrize("n_kills", [6, pytest.param(24, marks=pytest.mark.slow)])
 def test_a_run_killed_at_random_moments_goes_on(
-    without_a_kill: tuple[int, str], python: Path, server: S3Server, tmp_path: Path
+    n_kills: int, without_a_kill: tuple[int, str], trainings: Warm, server: S3Server, tmp_path: Path
 ) -> None:
     n_ranks, expected = without_a_kill
-    rng = random.Random(n_ranks)
-    uri = f"s3://{server.bucket}/random-{n_ranks}"
-    spools = [tmp_path / f"spool{number}" for number in range(6)]
-    command = [str(python), str(TRIALS / "train.py"), uri, "-1", str(tmp_path / "result.txt")]
+    rng = random.Random(n_kills * n_ranks)
+    uri = f"s3://{server.bucket}/random-{n_kills}-{n_ranks}"
+    spools = [tmp_path / f"spool{number}" for number in range(n_kills)]
+    arguments = [uri, "-1", str(tmp_path / "result.txt")]
     with ExitStack() as agents:
         for spool in spools:
             agents.enter_context(end_agent(spool))
         for _ in spools:
             env = environment(tmp_path, server) | {"WHERRY_SPOOL": str(rng.choice(spools))}
             env |= {"WHERRY_TEST_DROP_IN": "1"} if rng.random() < 0.5 else {}
-            with Ranks(command, n_ranks, tmp_path, env) as ranks:
+            with Ranks(trainings, arguments, n_ranks, tmp_path, env) as ranks:
                 ranks.lines_until("began at")
                 time.sleep(rng.uniform(0.0, 0.8))  # the moment is what varies; training takes about a second
-                for one in ranks.programs:
-                    one.kill()
+                ranks.kill()
                 assert set(ranks.ends()) <= {-9, 0}, (tmp_path / "rank0.log").read_text()[-8000:]
             shutil.rmtree(tmp_path / "my-run")
-        _, result = trained(python, uri, n_ranks, tmp_path, env)
+        _, result = trained(trainings, uri, n_ranks, tmp_path, env)
     assert expected == result
 
 
