@@ -20,10 +20,12 @@ import pytest
 from gate import Gate
 from programs import Program
 from support import end_agent
+from warm import Running, Warm
 
 #: Makes standard input the controlling terminal, so that a Ctrl-C typed there is a signal to the whole group.
 _LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 _WHERRY = [sys.executable, "-m", "wherry.cli"]
+WARM_COMMANDS = Warm("warm_commands:command")
 
 
 class CommandLine:
@@ -38,16 +40,20 @@ class CommandLine:
         self, *arguments: object, expected: int = 0, env: Mapping[str, str] | None = None, stdin: str = ""
     ) -> tuple[str, str]:
         """Run one command to its end: (stdout, stderr). Its exit code must be `expected`."""
-        done = subprocess.run(
-            [*_WHERRY, *map(str, arguments)],
-            cwd=self.folder,
-            env={**self.environment, **(env or {})},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        given, environment = [*map(str, arguments)], {**self.environment, **(env or {})}
+        if WARM_COMMANDS.can_run(environment):
+            done = WARM_COMMANDS.run(given, self.folder, environment, stdin, 90.0)
+        else:
+            done = subprocess.run(
+                [*_WHERRY, *given],
+                cwd=self.folder,
+                env=environment,
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=90,
+                check=False,
+            )
         assert expected == done.returncode, (done.stdout, done.stderr)
         return done.stdout, done.stderr
 
@@ -90,15 +96,16 @@ class Terminal:
             "TERM": "xterm",
             **(env or {}),
         }
-        self._process = Program(
-            [sys.executable, "-c", _LAUNCH, *program, *map(str, arguments)],
-            cwd=line.folder,
-            env=environment,
-            stdin=secondary,
-            stdout=secondary,
-            stderr=secondary,
-            start_new_session=True,
-        )
+        streams = (secondary, secondary, secondary)
+        self._process: Running | Program[bytes]
+        if program is _WHERRY and WARM_COMMANDS.can_run(environment):
+            self._process = WARM_COMMANDS.start([*map(str, arguments)], line.folder, environment, streams, on_a_terminal=True)
+        else:
+            command = [sys.executable, "-c", _LAUNCH, *program, *map(str, arguments)]
+            stdin, stdout, stderr = streams
+            self._process = Program(
+                command, cwd=line.folder, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+            )
         os.close(secondary)
 
     def read_until(self, pattern: str, timeout_s: float = 60.0) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
+from wherry.checkpoints import prune
+from wherry.checkpoints.protocol import catalog, commit as commit_module, deletion
 from wherry.checkpoints.protocol.catalog import Catalog
 from wherry.checkpoints.protocol.commit import commit
 from wherry.checkpoints.protocol.documents import put_small, read_small
@@ -19,7 +23,18 @@ from wherry.store import Capabilities, ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
 
 DAY_S = 86_400.0
+_A = TypeVar("_A")
 _T = TypeVar("_T")
+
+
+def make_requests_in_turn(patch: pytest.MonkeyPatch) -> None:
+    """Sets are read, committed and pruned without threads, so that a request's number is the same each time."""
+    for module in (catalog, commit_module, deletion, prune):
+        patch.setattr(module, "each_at_once", _in_turn)
+
+
+def _in_turn(call: Callable[[_A], _T], arguments: Iterable[_A], *, all_of_them: bool = False) -> list[_T]:
+    return [call(one) for one in arguments]
 
 
 class TimedStore(WrappedStore):

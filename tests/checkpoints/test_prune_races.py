@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint_sets import LaxStore, TimedStore, check_whole, save_set, steps_of, write_part
+from checkpoint_sets import LaxStore, TimedStore, check_whole, make_requests_in_turn, save_set, steps_of, write_part
 from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.choice import set_of
@@ -35,6 +35,12 @@ from wherry.uri import StoreURI
 KEYS = RunKeys("run1/checkpoints")
 NOW = PruneDelays(abandon_after_s=0.0, grace_s=0.0, forget_after_s=0.0)
 FIRST = SetName("000000001", 10)
+
+
+@pytest.fixture(autouse=True)
+def in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are made one after the other, so that the nth is the same each time; and no thread is started for each."""
+    make_requests_in_turn(monkeypatch)
 
 
 class KilledError(Exception):

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from checkpoint_sets import LaxStore, TimedStore, check_whole, steps_of
+from checkpoint_sets import LaxStore, TimedStore, check_whole, make_requests_in_turn, steps_of
 from checkpoint_sets.sharing import SharingRank, commit_shared, save_shared
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.keep import Keep
@@ -28,6 +28,12 @@ from wherry.uri import StoreURI
 KEYS = RunKeys("run1/checkpoints")
 NO_GRACE = PruneDelays(grace_s=0.0)
 BASE = b"frozen layers"
+
+
+@pytest.fixture(autouse=True)
+def in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests are made one after the other, so that the nth is the same each time; and no thread is started for each."""
+    make_requests_in_turn(monkeypatch)
 
 
 class KilledError(Exception):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from checkpoint_sets import save_set
-from command_line import CommandLine
+from command_line import WARM_COMMANDS, CommandLine
 from servers.features import tell_spool
 from servers.real import S3Server
 from servers.web_page import make_runs
@@ -169,20 +169,15 @@ def test_every_verb_that_prints_ends_well_when_nobody_reads(filled: CommandLine)
     for verb in VERBS:
         reading, writing = os.pipe()
         os.close(reading)
-        with os.fdopen(writing, "wb") as nobody:
-            done = subprocess.run(
-                [sys.executable, "-m", "wherry.cli", *verb.split()],
-                cwd=filled.folder,
-                env=filled.environment,
-                stdout=nobody,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-        if done.returncode or "Traceback" in done.stderr or "Error" in done.stderr:
-            said[verb] = (done.returncode, done.stderr)
+        with os.fdopen(writing, "wb") as nobody, open(os.devnull) as nothing, (filled.folder / "stderr").open("w+") as stderr:
+            streams = (nothing.fileno(), nobody.fileno(), stderr.fileno())
+            code = WARM_COMMANDS.start(verb.split(), filled.folder, filled.environment, streams).wait(60)
+            stderr.seek(0)
+            told = stderr.read()
+        if code or "Traceback" in told or "Error" in told:
+            said[verb] = (code, told)
     assert {} == said
+    assert not (filled.folder / "objects/big").exists()  # the last of them was carried out
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])

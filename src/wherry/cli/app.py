@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 #: The verbs, in the order of the list. A test compares each line with the first one of the verb's help.
-_VERBS = {
+VERBS = {
     "put": Verb("store_commands", "put", "Upload files or folders."),
     "get": Verb("store_verbs.get_command", "get", "Download objects, verified."),
     "ls": Verb("store_verbs.ls_command", "ls", "List objects and folders: size, date, name."),
@@ -68,7 +68,7 @@ _VERBS = {
 class _Verbs(VerbGroup):
     """Turns the error of a command into one message on stderr and an exit code."""
 
-    verbs = _VERBS
+    verbs = VERBS
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with _errors_said(ctx):  # --help prints
