@@ -346,7 +346,7 @@ def test_13_theirs_has_no_limit(tmp_path: Path) -> None:
 def test_13_the_close_has_a_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
     with side("ours", tmp_path, When("PUT", "/a$", Do(gate.hold))) as one:
-        log = one.ours(CallLimits(end_s=1.0))
+        log: Any = one.ours(CallLimits(end_s=1.0))
         run = trainer(log)
         upload(run.logger, one, ["a"])
         assert gate.reached.wait(60.0)
