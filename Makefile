@@ -46,7 +46,7 @@ quick: setup  ## lint, types and the tests nearest to what changed, in 90 second
 	$(BIN)/python tests/quick.py
 
 test: setup  ## everything that needs no more than Python and pip
-	$(PYTEST) -n 4 --dist worksteal $(COVERAGE)
+	$(PYTEST) -n 3 --dist worksteal $(COVERAGE)
 
 matrix:  ## unit, checkpoint, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
 	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN)) $(if $(SHORT),--short)

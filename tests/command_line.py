@@ -19,13 +19,13 @@ import pytest
 
 from gate import Gate
 from programs import Program
+from servers.warm import Running, Warm
 from support import end_agent
-from warm import Running, Warm
 
 #: Makes standard input the controlling terminal, so that a Ctrl-C typed there is a signal to the whole group.
 _LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 _WHERRY = [sys.executable, "-m", "wherry.cli"]
-WARM_COMMANDS = Warm("warm_commands:command")
+WARM_COMMANDS = Warm("servers.warm_command:command")
 
 
 class CommandLine:

@@ -1,4 +1,4 @@
-"""Trainings with Composer, which takes nine seconds of a processor to import, forked: see warm.py."""
+"""Trainings with Composer, which takes nine seconds of a processor to import, forked: see servers/warm.py."""
 
 from __future__ import annotations
 

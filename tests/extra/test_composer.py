@@ -23,8 +23,8 @@ from composer_trials.environment import python_with_composer
 from composer_trials.running import environment
 from docs_programs import files_below, names, program
 from servers.real import S3Server, seaweedfs
+from servers.warm import Running, Warm
 from support import end_agent, wait_until
-from warm import Running, Warm
 
 pytestmark = [pytest.mark.extra, pytest.mark.timeout(600)]
 

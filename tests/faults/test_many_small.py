@@ -26,14 +26,16 @@ ALONE = "small files go one by one"
 
 
 @contextmanager
-def uploading(server: S3Server, tmp_path: Path, prefix: str) -> Iterator[tuple[Uploader, FaultProxy, Path]]:
+def uploading(
+    server: S3Server, tmp_path: Path, prefix: str, read_timeout_s: float = 2.0
+) -> Iterator[tuple[Uploader, FaultProxy, Path]]:
     """An uploader behind a proxy, whose agent knows the server, and a folder of small files to upload."""
     folder, spool = tmp_path / "files", tmp_path / "spool"
     folder.mkdir()
     for n in range(N):
         (folder / f"{n:02d}").write_bytes(b"%d " % n * 100)
     with fault_proxy("127.0.0.1", server.port) as proxy, end_agent(spool):
-        options = {**server.options, "endpoint_url": proxy.url, "read_timeout_s": 2}
+        options = {**server.options, "endpoint_url": proxy.url, "read_timeout_s": read_timeout_s}
         with Uploader(f"s3://{server.bucket}/{prefix}", storage_options=options, spool=spool) as uploader:
             tell_spool(spool, server, proxy.url)
             yield uploader, proxy, folder
@@ -58,7 +60,7 @@ def log_of(uploader: Uploader) -> str:
 
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_in_fine_weather_each_file_takes_one_request(seaweedfs_server: S3Server, tmp_path: Path, overwrite: bool) -> None:
-    with uploading(seaweedfs_server, tmp_path, f"fine{overwrite}") as (uploader, proxy, folder):
+    with uploading(seaweedfs_server, tmp_path, f"fine{overwrite}", read_timeout_s=60.0) as (uploader, proxy, folder):
         uploader.put(folder, "many", overwrite=overwrite)
         uploader.flush()
         assert_all_are_there(uploader, folder)

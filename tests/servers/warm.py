@@ -218,6 +218,7 @@ def _become_a_program(files: Sequence[int]) -> None:
 
 
 def _main() -> None:
+    sys.path[0] = str(Path(__file__).parent.parent)
     control = socket.socket(fileno=int(sys.argv.pop()))
     module, _, name = sys.argv.pop().partition(":")
     program = getattr(importlib.import_module(module), name)()

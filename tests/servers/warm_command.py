@@ -1,4 +1,4 @@
-"""Commands ``wherry`` of the tests, forked: see warm.py."""
+"""The command ``wherry`` of the tests, forked: see warm.py."""
 
 from __future__ import annotations
 
