@@ -30,10 +30,11 @@ _T = TypeVar("_T")
 def make_requests_in_turn(patch: pytest.MonkeyPatch) -> None:
     """Sets are read, committed and pruned without threads, so that a request's number is the same each time."""
     for module in (catalog, commit_module, deletion, prune):
-        patch.setattr(module, "each_at_once", _in_turn)
+        patch.setattr(module, "each_at_once", in_turn)
 
 
-def _in_turn(call: Callable[[_A], _T], arguments: Iterable[_A], *, all_of_them: bool = False) -> list[_T]:
+def in_turn(call: Callable[[_A], _T], arguments: Iterable[_A], *, all_of_them: bool = False) -> list[_T]:
+    """As each_at_once(), but without threads."""
     return [call(one) for one in arguments]
 
 

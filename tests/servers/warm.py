@@ -112,7 +112,7 @@ class Warm:
                 out, err = _communicate(to_stdin, from_command, stdin.encode(), until_s)
                 code = running.wait(max(1.0, until_s - time.monotonic()))
             except TimeoutError:
-                os.kill(running.pid, signal.SIGKILL)
+                running.kill()
                 raise subprocess.TimeoutExpired(arguments, timeout_s) from None
             return subprocess.CompletedProcess(arguments, code, _text(out), _text(err))
 

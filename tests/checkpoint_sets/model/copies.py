@@ -13,17 +13,16 @@ import importlib
 import importlib.util
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
+from checkpoint_sets import in_turn
 from checkpoint_sets.model.stage import KEYS, actor_here
 
-_T = TypeVar("_T")
-_A = TypeVar("_A")
 _ROOM = "wherry.checkpoints"
 _OF_THE_AGENT = ("wherry.agent.set_jobs", "wherry.agent.comparing")
 
@@ -98,10 +97,6 @@ def _monotonic() -> float:
     return math.inf if actor_here().has_given_up else 0.0
 
 
-def _in_turn(call: Callable[[_A], _T], arguments: Iterable[_A], *, all_of_them: bool = False) -> list[_T]:
-    return [call(one) for one in arguments]
-
-
 class _Event:
     """Whoever waits for it in a loop goes round once, and then again when time has passed."""
 
@@ -135,5 +130,5 @@ _INSTEAD: Mapping[str, object] = {
     "secrets": SimpleNamespace(token_hex=_token_hex),
     "threading": SimpleNamespace(**{**vars(threading), "Event": _Event, "Thread": _Thread}),
     "time": SimpleNamespace(sleep=_sleep, monotonic=_monotonic),
-    "wherry.posix.thread_pool": SimpleNamespace(each_at_once=_in_turn, wait_for_end=_Thread.join),
+    "wherry.posix.thread_pool": SimpleNamespace(each_at_once=in_turn, wait_for_end=_Thread.join),
 }
