@@ -1,4 +1,4 @@
-"""Run by tests/extra/test_composer.py, with Composer: what goes wrong around a destination does not end the training."""
+"""Run by tests/extra/test_composer_cases.py, with Composer: what goes wrong around a destination does not end the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run by tests/extra/test_composer.py, with Composer and an S3 server: the defects of its uploader beside ours.
+"""Run by tests/extra/test_composer_cases.py, with Composer and an S3 server: the defects of its uploader beside ours.
 
 | row of docs/from-composer.md | test |
 | --- | --- |

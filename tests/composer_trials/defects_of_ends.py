@@ -1,4 +1,4 @@
-"""Run by tests/extra/test_composer.py, as defects.py: what becomes of the queue when a program ends in some way.
+"""Run by tests/extra/test_composer_cases.py, as defects.py: what becomes of the queue when a program ends in some way.
 
 | row of docs/from-composer.md | test |
 | --- | --- |

@@ -1,4 +1,4 @@
-"""Run by tests/extra/test_composer.py, with Composer and an S3 server: each finds what the other wrote."""
+"""Run by tests/extra/test_composer_cases.py, with Composer and an S3 server: each finds what the other wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run by tests/extra/test_composer.py, with Composer: two Trainers that live at once under one run name and save in turn."""
+"""Run by tests/extra/test_composer_cases.py: two of Composer's Trainers that live at once under one run name and save in turn."""
 
 from __future__ import annotations
 
