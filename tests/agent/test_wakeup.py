@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 import os
 import resource
+import select
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from wherry.agent.wakeup import Listener, notify
+from support import end_agent, stopped_agent
+from wherry.agent.session import Session
+from wherry.agent.wakeup import Listener, Notifier, notify
+from wherry.config import AgentConfig
 from wherry.errors import SpoolError
 from wherry.spool.spool import Spool
 
@@ -94,6 +99,89 @@ def test_secrets_wait_for_room_but_not_for_ever(bell: Listener) -> None:
     for _ in range(50):
         assert notify(bell.path, carried, patience_s=0.01)
     assert carried in bell.receive()
+
+
+SECRETS: dict[str, dict[str, object]] = {"1": {"key": "secret"}}
+
+
+def test_secrets_go_with_the_first_call_and_then_once_a_second(bell: Listener) -> None:
+    now_s = 100.0
+    notifier = Notifier(lambda: now_s)
+    path = str(bell.path)
+    for _ in range(3):
+        assert notifier.notify(path, SECRETS, {})
+    assert [{"secrets": SECRETS}] == bell.receive()
+    now_s += 1.0
+    for _ in range(3):
+        assert notifier.notify(path, SECRETS, {})
+    assert [{"secrets": SECRETS}] == bell.receive()
+
+
+def test_secrets_go_to_the_next_listener_at_once(bell: Listener) -> None:
+    notifier = Notifier(lambda: 100.0)
+    path = str(bell.path)
+    assert notifier.notify(path, SECRETS, {})
+    bell.close()
+    assert not notifier.notify(path, SECRETS, {})
+    with closing(Listener(bell.path)) as following:
+        assert notifier.notify(path, SECRETS, {})
+        assert [{"secrets": SECRETS}] == following.receive()
+
+
+def test_secrets_of_one_more_store_go_at_once(bell: Listener) -> None:
+    notifier = Notifier(lambda: 100.0)
+    assert notifier.notify(str(bell.path), SECRETS, {})
+    more = {**SECRETS, "2": {"key": "other"}}
+    assert notifier.notify(str(bell.path), more, {})
+    assert [{"secrets": SECRETS}, {"secrets": more}] == bell.receive()
+
+
+def test_secrets_that_found_no_room_go_with_the_next_call(bell: Listener) -> None:
+    while _has_room(bell):
+        assert notify(bell.path)
+    notifier = Notifier(lambda: 100.0)
+    assert notifier.notify(str(bell.path), SECRETS, {}, patience_s=0.01)
+    assert [] == bell.receive()
+    assert notifier.notify(str(bell.path), SECRETS, {})
+    assert [{"secrets": SECRETS}] == bell.receive()
+
+
+def _has_room(bell: Listener) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.connect(str(bell.path))
+        room = select.poll()
+        room.register(sender, select.POLLOUT)
+        return bool(room.poll(0))
+
+
+def test_a_sender_sleeps_while_the_queue_of_a_stopped_listener_is_full(bell: Listener) -> None:
+    """A busy loop would take a processor from the process that is to make room."""
+    while _has_room(bell):
+        assert notify(bell.path)
+    start_s = time.thread_time()
+    assert notify(bell.path, {"warm": [1]}, patience_s=1.0)
+    assert time.thread_time() - start_s < 0.5
+
+
+def test_calls_beside_a_stopped_agent_cost_little(spool_folder: Path) -> None:
+    """2,000 calls with secrets take 0.1 s of a processor; with a wait in each they would not end."""
+    spool = Spool(spool_folder)
+    with end_agent(spool.folder), closing_session(Session(spool, AgentConfig())) as session:
+        session.secrets = SECRETS
+        session.call_agent()
+        with stopped_agent(spool.folder):
+            start_s = time.thread_time()
+            for _ in range(2000):
+                session.call_agent()
+            assert time.thread_time() - start_s < 1.0
+
+
+@contextmanager
+def closing_session(session: Session) -> Iterator[Session]:
+    try:
+        yield session
+    finally:
+        session.sign_off()
 
 
 def test_the_longest_secrets_fit(bell: Listener) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 
 from wherry.agent.launch import start_agent
-from wherry.agent.wakeup import Listener, notify
+from wherry.agent.wakeup import Listener, Notifier, notify
 from wherry.config import AgentConfig
 from wherry.spool.presence import forget, register
 from wherry.spool.spool import Spool
@@ -34,7 +34,7 @@ class Session:
     def __init__(self, spool: Spool, agent: AgentConfig | None) -> None:
         self.spool = spool
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
-        #: What every message carries: {store id: secret options}. In memory only.
+        #: What the agent is handed: {store id: secret options}. In memory only.
         self.secrets: dict[str, Mapping[str, object]] = {}
         self._agent = agent
         self.has_agent = agent is not None
@@ -43,6 +43,7 @@ class Session:
         self._listener: Listener | None = None
         self._listener_pid = 0
         self._listener_lock = threading.Lock()
+        self._notifier = Notifier()
         self._called_s = -LOOK_AGAIN_S
         #: Whether it was said that no agent can be started.
         self._is_told = False
@@ -60,13 +61,9 @@ class Session:
         if self._agent is None:
             return
         self._called_s = time.monotonic()
-        carried: dict[str, object] = {}
-        if self.secrets:
-            carried["secrets"] = self.secrets
-        if warm is not None:
-            carried["warm"] = [warm]
+        carried: dict[str, object] = {} if warm is None else {"warm": [warm]}
         address = self.spool.name_inside("bell")
-        if notify(address, carried):
+        if self._notifier.notify(address, self.secrets, carried):
             return
         try:
             start_agent(self.spool.folder, self._agent)
@@ -77,7 +74,7 @@ class Session:
                 self._is_told = True
             return
         until_s = time.monotonic() + _AGENT_START_S
-        while carried and not notify(address, carried):
+        while (carried or self.secrets) and not self._notifier.notify(address, self.secrets, carried):
             if time.monotonic() > until_s:
                 log.warning("the agent of %s does not answer: see %s", self.spool.folder, self.spool.folder / "agent.log")
                 return

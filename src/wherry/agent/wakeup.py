@@ -13,7 +13,8 @@ import os
 import re
 import select
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,8 @@ _LONGEST_PATH_BYTES = 100
 _ID = re.compile(r"[0-9]{1,18}")
 #: Secrets of one message must fit one datagram; the largest key file of a service account has some 3 kB.
 _LARGEST_MESSAGE_BYTES = 100_000
+#: A session hands its secrets to the same listener again after this time.
+_HAND_OVER_AGAIN_S = 1.0
 
 
 def _address(path: Path | str) -> str:
@@ -103,23 +106,115 @@ def _message(data: bytes) -> dict[str, object] | None:
     return found if are_secrets and are_ids else None
 
 
+class Notifier:
+    """Wakes a listener and hands it secrets: with the first call, then at most once a second.
+
+    Not with each call, as they make a message that must wait for room; again, as another session may have replaced them.
+
+    It keeps no socket open between calls: a program that becomes a daemon closes all descriptors, and the number of ours
+    would soon name a file of its own. Threads may share it; at worst a listener gets the same secrets twice.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        #: The listener that got the secrets, when, and which.
+        self._delivered: tuple[tuple[int, int] | None, float, object] = (None, 0.0, None)
+        #: The listener whose queue stayed full: it is not waited for again.
+        self._full: tuple[int, int] | None = None
+
+    def notify(
+        self,
+        path: str,
+        secrets: Mapping[str, Mapping[str, object]],
+        carried: Mapping[str, object],
+        *,
+        patience_s: float = 5.0,
+    ) -> bool:
+        """Wake the listener.
+
+        Args:
+            path: The listener's socket.
+            secrets: The secret options of each store by its id; may be empty.
+            carried: What else this message carries.
+            patience_s: Seconds to wait for room in a full queue, once a listener, if there are secrets to hand over.
+
+        Returns:
+            False if no process listens.
+
+        Raises:
+            SpoolError: The message is too large for a datagram.
+        """
+        while True:
+            listener = _identity(path)
+            is_due = bool(secrets) and self._is_due(listener, secrets)
+            message = {**carried, "secrets": secrets} if is_due else carried
+            try:
+                _send(path, message, patience_s if is_due and listener != self._full else 0.0)
+            except BlockingIOError:
+                if is_due:
+                    self._full = listener  # the next call hands them over
+                return True
+            except (FileNotFoundError, ConnectionRefusedError):
+                return False
+            if listener == _identity(path):
+                if is_due:
+                    self._delivered = (listener, self._clock(), dict(secrets))
+                return True
+            # Another listener came in between, which may not have got the secrets.
+
+    def _is_due(self, listener: tuple[int, int] | None, secrets: Mapping[str, object]) -> bool:
+        delivered_to, delivered_s, delivered = self._delivered
+        return delivered_to != listener or delivered != secrets or self._clock() - delivered_s >= _HAND_OVER_AGAIN_S
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """What tells a listener from those before it at this path, whose inode may have been used again. None: no socket."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
 def notify(path: Path | str, carried: Mapping[str, object] | None = None, *, patience_s: float = 5.0) -> bool:
-    """Wake whoever listens at `path`. False: nobody does.
+    """Wake whoever listens at `path`. False: no process listens.
 
     Waits for room in a full queue, at most `patience_s`, only when something is carried: else a full queue means that the
-    listener is being woken anyway. What found no room is carried again by the next message.
+    listener is being woken anyway.
     """
-    data = json.dumps(carried).encode() if carried else b""
+    try:
+        _send(path, carried or {}, patience_s if carried else 0.0)
+    except BlockingIOError:
+        return True
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    return True
+
+
+def _send(path: Path | str, message: Mapping[str, object], patience_s: float) -> None:
+    """Send one datagram, waiting for room at most `patience_s`. BlockingIOError: there was none.
+
+    The socket is connected, since poll() knows of a connected one whether the listener's queue has room. Of another it says
+    that there is room always, and waiting becomes a busy loop against the very process that is to make room.
+    """
+    data = json.dumps(message).encode() if message else b""
     if len(data) > _LARGEST_MESSAGE_BYTES:
         raise SpoolError(
             f"the storage options take {len(data)} bytes as JSON: at most {_LARGEST_MESSAGE_BYTES} can be handed over"
         )
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-        sender.settimeout(patience_s if data else 0.0)
-        try:
-            sender.sendto(data, _address(path))
-        except (BlockingIOError, TimeoutError):
-            return True
-        except (FileNotFoundError, ConnectionRefusedError):
-            return False
-    return True
+        sender.setblocking(False)
+        sender.connect(_address(path))
+        until_s = time.monotonic() + patience_s
+        while True:
+            try:
+                sender.send(data)
+            except BlockingIOError:
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    raise
+            else:
+                return
+            room = select.poll()
+            room.register(sender, select.POLLOUT)
+            room.poll(left_s * 1000)
