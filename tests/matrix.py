@@ -12,7 +12,7 @@ from servers.real import S3Server, fast_folder
 from wherry.uri import StoreURI
 
 if TYPE_CHECKING:
-    from worlds import World
+    from servers.worlds import World
 
 #: The property that a cell's test records: (table, row, column, variant).
 CELL = "fault-matrix-cell"
@@ -53,8 +53,8 @@ def worlds(request: pytest.FixtureRequest) -> Callable[[str], World]:
 
 @pytest.fixture(scope="session")
 def s3_world(seaweedfs_server: S3Server) -> Iterator[World]:
+    from servers.worlds import S3World
     from wherry.backends.s3.store import S3Store
-    from worlds import S3World
 
     with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
         yield S3World(seaweedfs_server, store)
@@ -62,8 +62,8 @@ def s3_world(seaweedfs_server: S3Server) -> Iterator[World]:
 
 @pytest.fixture(scope="session")
 def gcs_world() -> Iterator[World]:
+    from servers.worlds import GCSWorld
     from wherry.backends.gcs.store import GCSStore
-    from worlds import GCSWorld
 
     with (
         fast_folder() as folder,

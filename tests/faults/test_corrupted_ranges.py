@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from servers.proxy import Corrupt, FaultProxy, When, fault_proxy
+from servers.worlds import QUICK, World, some_bytes
 from wherry import Config, Uploader
 from wherry.checksum import PIECE_BYTES, crc32c, format_crc32c, parse_range_sums
 from wherry.config import AgentConfig, TransferConfig
 from wherry.errors import AccessDeniedError, IntegrityError
 from wherry.store import CRC32C_METADATA, RANGES_METADATA, TOKEN_METADATA, Part, PutOptions
-from worlds import QUICK, World, some_bytes
 
 RANGE = PIECE_BYTES
 #: Of 5 ranges, the last of one byte.

@@ -34,12 +34,7 @@ from servers.proxy import (
     fault_proxy,
 )
 from servers.real import S3Server
-from wherry import Uploader
-from wherry.checksum import crc32c
-from wherry.config import AgentConfig, Config
-from wherry.errors import UploadFailed
-from wherry.store import PutOptions
-from worlds import (
+from servers.worlds import (
     DATA_STEPS,
     IMPATIENCE_S,
     MAKING_STEPS,
@@ -55,6 +50,11 @@ from worlds import (
     transfer_of,
     uploader_of,
 )
+from wherry import Uploader
+from wherry.checksum import crc32c
+from wherry.config import AgentConfig, Config
+from wherry.errors import UploadFailed
+from wherry.store import PutOptions
 
 
 @pytest.fixture
@@ -197,13 +197,9 @@ RIVALS = [
 
 
 def upload_cells(rows: list[Row]) -> list[object]:
-    """All cells of a table. Marked slow: doubles of those whose request does not depend on `overwrite`, and of time-outs."""
+    """All cells of a table."""
     return [
-        pytest.param(
-            row, store, step, overwrite,
-            id=f"{slug(row.name)}-{store}-{step}-{'over' if overwrite else 'new'}",
-            marks=[pytest.mark.slow] if overwrite and (row.is_slow or step not in MAKING_STEPS) else [],
-        )
+        pytest.param(row, store, step, overwrite, id=f"{slug(row.name)}-{store}-{step}-{'over' if overwrite else 'new'}")
         for row in rows for store in row.stores for step in row.steps for overwrite in row.overwrite
     ]  # fmt: skip
 
@@ -248,6 +244,7 @@ def check_bytes(cell: Cell, proxy: FaultProxy, *, is_slow: bool) -> None:
     assert sum(one.request_bytes for one in requests) <= len(cell.data) + n_lost * cell.piece_bytes + around
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(("row", "store", "step", "overwrite"), upload_cells(UPLOADS))
 def test_an_upload_survives_the_fault_or_says_why_not(
     row: Row,
@@ -274,6 +271,7 @@ def test_an_upload_survives_the_fault_or_says_why_not(
         check_bytes(cell, proxy, is_slow=row.is_slow)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(("row", "store", "step", "overwrite"), upload_cells(RIVALS))
 def test_of_two_writers_the_first_is_kept_unless_told_otherwise(
     row: Row,

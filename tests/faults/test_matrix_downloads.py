@@ -32,12 +32,12 @@ from servers.proxy import (
     When,
     fault_proxy,
 )
+from servers.worlds import IMPATIENCE_S, OTHER, RANGE_BYTES, SMALL_BYTES, World, slug, some_bytes, uploader_of
 from wherry.checksum import crc32c
 from wherry.errors import AccessDeniedError, IntegrityError, NotFoundError, StoreError
 from wherry.store import PutOptions
 from wherry.store.registry import open_store
 from wherry.uri import StoreURI
-from worlds import IMPATIENCE_S, OTHER, RANGE_BYTES, SMALL_BYTES, World, slug, some_bytes, uploader_of
 
 
 @pytest.fixture
@@ -136,6 +136,7 @@ DOWNLOADS = [
 ]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("kind", ["small", "large"])
 @pytest.mark.parametrize("store", ["S3", "GCS"])
 @pytest.mark.parametrize("row", DOWNLOADS, ids=lambda row: slug(row.name))

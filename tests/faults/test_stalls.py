@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from servers.proxy import BlackHole, When, fault_proxy
+from servers.worlds import World, transfer_of
 from support import file_of
 from wherry import Uploader
 from wherry.config import AgentConfig, Config, RetryConfig
-from worlds import World, transfer_of
 
 #: One attempt a call: what it says is what is logged.
 IMPATIENT = RetryConfig(job_deadline_s=60.0, call_deadline_s=0.1, first_wait_s=0.001, longest_wait_s=0.01)
