@@ -85,6 +85,7 @@ CALLS: dict[str, Callable[[MultipartStore, Path], object]] = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("scheme", ["s3", "gs"])
 @pytest.mark.parametrize("verb", CALLS)
 @pytest.mark.parametrize("status", [301, 302, 307])

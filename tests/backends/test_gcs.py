@@ -243,6 +243,7 @@ def test_vague_404_is_looked_into_once(source: Path) -> None:
         assert not isinstance(raised.value, BucketNotFoundError)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
@@ -391,6 +392,7 @@ def test_an_answer_that_is_not_the_stores_is_transient_and_never_written(tmp_pat
     assert target.read_bytes() == b"untouched"
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("status", [200, 201, 206])
 @pytest.mark.parametrize("page", [b"<html>Log in</html>", b"[1]"])
 @pytest.mark.parametrize("verb", ["head", "list", "delete"])
@@ -400,6 +402,7 @@ def test_a_page_that_is_not_the_stores_is_transient(source: Path, verb: str, pag
         verbs("object", source)[verb](store)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("status", [502, 400])
 @pytest.mark.parametrize("body", [b'{"error": "bad: gateway"}', b'{"error": {"errors": 5}}', b"[1]", b"null"])
 def test_an_error_of_another_form_than_the_stores_is_judged_by_its_status(body: bytes, status: int) -> None:

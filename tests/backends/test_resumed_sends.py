@@ -105,6 +105,7 @@ def world(journal: Journal, tmp_path: Path, request: pytest.FixtureRequest) -> W
     return World(journal, tmp_path, overwrite=request.param)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("nth", [1, 2, 6])
 @pytest.mark.parametrize("after", [False, True], ids=["reset", "lost"])
 def test_the_next_worker_sends_the_rest_and_no_more(world: World, opening: Opening, nth: int, after: bool) -> None:
@@ -132,6 +133,7 @@ def test_the_journal_says_how_much_is_sent(world: World, opening: Opening) -> No
     world.attempt(opening())
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("after", [False, True], ids=["reset", "lost"])
 def test_an_end_that_nobody_heard_of_is_resolved_by_looking(world: World, opening: Opening, after: bool) -> None:
     """By the next call of the same worker, and by the next worker."""
@@ -142,6 +144,7 @@ def test_an_end_that_nobody_heard_of_is_resolved_by_looking(world: World, openin
         store.delete(world.key)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("after", [False, True], ids=["reset", "lost"])
 def test_an_end_that_nobody_heard_of_is_resolved_by_the_next_worker(world: World, opening: Opening, after: bool) -> None:
     with pytest.raises(TransientError):

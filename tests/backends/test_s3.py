@@ -93,6 +93,7 @@ OPERATIONS = ("put", "get", "get range", "head", "list", "delete", "begin", "put
 
 
 class TestRefusals:
+    @pytest.mark.pairwise
     @pytest.mark.parametrize("operation", OPERATIONS)
     def test_wrong_secret_is_denied_in_the_servers_words(self, server: S3Server, file: Path, operation: str) -> None:
         with store_of(server, aws_secret_access_key="not-the-secret") as store, pytest.raises(AccessDeniedError) as caught:
@@ -101,12 +102,14 @@ class TestRefusals:
         assert "not-the-secret" not in str(caught.value)
         assert "check the access key" in caught.value.hint
 
+    @pytest.mark.pairwise
     @pytest.mark.parametrize("operation", ["put", "head", "list"])
     def test_unknown_key_id_is_denied_in_the_servers_words(self, server: S3Server, file: Path, operation: str) -> None:
         with store_of(server, aws_access_key_id="NOBODYSKEYATALL") as store, pytest.raises(AccessDeniedError) as caught:
             call(store, operation, "missing", file)
         assert "InvalidAccessKeyId" in str(caught.value)
 
+    @pytest.mark.pairwise
     @pytest.mark.parametrize("operation", ["put", "get", "head", "list", "delete", "begin"])
     def test_missing_bucket_is_told_from_a_missing_object(self, server: S3Server, file: Path, operation: str) -> None:
         with store_of(server, "no-such-bucket") as store, pytest.raises(BucketNotFoundError) as caught:
