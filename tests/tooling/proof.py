@@ -25,6 +25,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
@@ -147,9 +148,10 @@ class Suite:
         recorded = json.loads(self.lines.read_text())
         names: set[str] = set()
         for path, text in change.files.items():
-            before = (self.folder / path).read_text()
-            for line in touched_lines(before, text):
-                names.update(recorded["tests"].get(path, {}).get(str(line), ()))
+            before, by_line = (self.folder / path).read_text(), recorded["tests"].get(path, {})
+            touched = {name for line in touched_lines(before, text) for name in by_line.get(str(line), ())}
+            # What is executed by an import only, such as a constant, concerns all tests of the module.
+            names |= touched or {name for tests in by_line.values() for name in tests}
         return sorted(names, key=lambda name: (recorded["seconds"][name], name))
 
     def try_change(self, kind: str, change: Change) -> Result:
@@ -171,7 +173,7 @@ class Suite:
 
 
 def touched_lines(before: str, after: str) -> set[int]:
-    """The numbers of the lines of `before` that are changed or removed, or beside which something is added."""
+    """The numbers of the lines of `before` that belong to a statement which is changed, or beside which something is added."""
     touched: set[int] = set()
     matcher = difflib.SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
     for kind, first, end, _, _ in matcher.get_opcodes():
@@ -179,7 +181,18 @@ def touched_lines(before: str, after: str) -> set[int]:
             touched.update(range(first + 1, end + 1))
         elif kind == "insert":
             touched.update((first, first + 1))
+    for first, last in _statements(ast.parse(before)):
+        if not touched.isdisjoint(statement := range(first, last + 1)):
+            touched.update(statement)
     return touched
+
+
+def _statements(tree: ast.Module) -> Iterator[tuple[int, int]]:
+    """The first and last line of each statement; of one with a body, such as ``if``, those before the body."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            yield node.lineno, max(node.lineno, body[0].lineno - 1) if body else node.end_lineno or node.lineno
 
 
 def mutants_of(path: str, text: str) -> Iterator[Change]:
@@ -242,16 +255,17 @@ def _sql_sites(node: ast.Constant, text: str) -> Iterator[_Site]:
 
 
 def faults(folder: Path) -> Iterator[Change]:
-    """The patches of tests/tooling/faults, each of which puts back one fault that was fixed."""
+    """The patches of tests/tooling/faults, each of which puts back one fault that was fixed. `folder` is left as it is."""
     for patch in sorted(FAULTS.glob("*.patch")):
-        names = [line.split("\t")[2] for line in _git("apply", "--numstat", str(patch), folder=folder).splitlines()]
-        before = {name: (folder / name).read_text() for name in names}
-        _git("apply", str(patch), folder=folder)
-        after = {name: (folder / name).read_text() for name in names}
-        for name, text in before.items():
-            (folder / name).write_text(text)
-        digest = hashlib.sha256("".join([*before.values(), *after.values()]).encode()).hexdigest()[:12]
-        yield Change(patch.stem, digest, after)
+        names = [line.split("\t")[2] for line in _git("apply", "--numstat", str(patch)).splitlines()]
+        with tempfile.TemporaryDirectory() as scratch:
+            for name in names:
+                (Path(scratch) / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(folder / name, Path(scratch) / name)
+            _git("apply", str(patch), folder=Path(scratch))
+            after = {name: (Path(scratch) / name).read_text() for name in names}
+        digest = hashlib.sha256("".join([*((folder / name).read_text() for name in names), *after.values()]).encode()).hexdigest()
+        yield Change(patch.stem, digest[:12], after)
 
 
 def mutants(folder: Path, count: int, seed: int) -> list[Change]:
