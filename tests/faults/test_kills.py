@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gate import Gate, family, is_dead, kill, wait_until
+from wherry.config import AgentConfig
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 
@@ -68,7 +69,8 @@ def test_killed_trainer_worker_and_agent_lose_no_job(gate: Gate) -> None:
 
 
 def test_workers_killed_between_the_uploads_of_a_group_and_its_acknowledgement_lose_nothing(gate: Gate) -> None:
-    code, output = gate.run(KILLED_TRAINER, str(gate.folder), "20")
+    n = AgentConfig().jobs_in_flight  # of more a worker sends the last only when it has given up on acknowledging the first
+    code, output = gate.run(KILLED_TRAINER, str(gate.folder), str(n))
     assert -signal.SIGKILL == code, output
     agent = gate.agent()
     with contextlib.closing(sqlite3.connect(gate.spool / "journal.db", isolation_level=None, timeout=60.0)) as journal:
@@ -76,17 +78,15 @@ def test_workers_killed_between_the_uploads_of_a_group_and_its_acknowledgement_l
         def n_jobs(state: str) -> int:
             return int(journal.execute("SELECT COUNT(*) FROM jobs WHERE state = ?", (state,)).fetchone()[0])
 
-        wait_until(lambda: n_jobs("leased") == 20, what="the lease of all")
+        wait_until(lambda: n_jobs("leased") == n, what="the lease of all")
         journal.execute("BEGIN IMMEDIATE")  # so nothing can be acknowledged
         gate.open()
-        wait_until(lambda: len(list(gate.dest.iterdir())) == 20, what="the last object")
-        workers = agent.children()
-        kill(agent)
-        wait_until(lambda: not any(worker.is_running() for worker in workers), what="the workers of a killed agent to die")
+        wait_until(lambda: len(list(gate.dest.iterdir())) == n, what="the last object")
+        kill(agent, *agent.children())  # the workers too: by themselves they end only when they have given up on the journal
         journal.execute("ROLLBACK")
-        assert (0, 20) == (n_jobs("done"), n_jobs("leased"))
+        assert (0, n) == (n_jobs("done"), n_jobs("leased"))
     gate.drain()
-    _assert_all_there(gate, 20)
+    _assert_all_there(gate, n)
 
 
 def test_agent_finishes_alone_and_leaves(gate: Gate) -> None:
