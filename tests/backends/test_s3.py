@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import socket
+from typing import ClassVar
 
 import pytest
 
@@ -303,11 +304,17 @@ class TestLaxServer:
 
 
 class TestList:
-    def test_pages_join_without_gaps_in_the_order_of_keys(self, server: S3Server, prefix: str, file: Path) -> None:
-        names = sorted(f"{prefix}/{run}{n:04d}" for run in ("run-", "run/", "run.") for n in range(350))
-        with store_of(server) as store, ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda key: store.put_file(key, file), names))
-            assert names == [meta.key for meta in store.list(f"{prefix}/")]
+    #: More than a page of 1000, in three folders whose order is not that of their names.
+    NAMES = sorted(f"pages/{run}{n:04d}" for run in ("run-", "run/", "run.") for n in range(350))
+    filled: ClassVar[set[str]] = set()
+
+    def test_pages_join_without_gaps_in_the_order_of_keys(self, server: S3Server, file: Path) -> None:
+        with store_of(server) as store:
+            if server.access_key not in self.filled:  # the names are put once for both ways, and with and without TLS
+                with ThreadPoolExecutor(8) as pool:
+                    list(pool.map(lambda key: store.put_file(key, file), self.NAMES))
+                self.filled.add(server.access_key)
+            assert self.NAMES == [meta.key for meta in store.list("pages/")]
 
 
 @dataclass(frozen=True)
