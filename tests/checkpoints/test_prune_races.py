@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint_sets import LaxStore, TimedStore, check_whole, make_requests_in_turn, save_set, steps_of, write_part
+from checkpoint_sets.each_request import chosen_requests, on_both_stores
 from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.choice import set_of
@@ -61,19 +63,21 @@ def new_store(lax: bool) -> TimedStore:
 
 
 def at_each_request(
-    world: Callable[[], TimedStore], work: Callable[[ObjectStore], object]
+    world: Callable[[], TimedStore], work: Callable[[ObjectStore], object], most: int = sys.maxsize
 ) -> Iterator[tuple[TimedStore, FaultyStore, Fault]]:
-    """A new world for each request that the work makes, and a fault before that request, which has neither error nor act yet."""
+    """A new world for each request that the work makes, and a fault before that request, which has neither error nor act yet.
+
+    At most `most` requests of a kind.
+    """
     counting = FaultyStore(world())
     work(counting)
-    for operation, n_calls in sorted(counting.calls.items()):
-        for nth in range(1, n_calls + 1):
-            timed = world()
-            yield timed, FaultyStore(timed), Fault(operation, nth=nth)
+    for operation, nth in chosen_requests(counting.calls, most):
+        timed = world()
+        yield timed, FaultyStore(timed), Fault(operation, nth=nth)
 
 
-@pytest.mark.parametrize("lax", [False, True])
-def test_killed_at_any_request_a_whole_set_is_left_and_the_next_prune_ends_the_work(lax: bool) -> None:
+@on_both_stores
+def test_killed_at_any_request_a_whole_set_is_left_and_the_next_prune_ends_the_work(lax: bool, most: int) -> None:
     def world() -> TimedStore:
         store = new_store(lax)
         for step in (10, 20, 30):
@@ -88,7 +92,7 @@ def test_killed_at_any_request_a_whole_set_is_left_and_the_next_prune_ends_the_w
         Pruner(store, KEYS, keep=Keep(last=2), delays=NOW).prune()
 
     for after in (False, True):
-        for timed, faulty, fault in at_each_request(world, work):
+        for timed, faulty, fault in at_each_request(world, work, most):
             faulty.plan = [Fault(fault.operation, KilledError(), fault.nth, after=after)]
             with suppress(KilledError):  # where an object is not there, the answer comes before the fault behind it
                 work(faulty)
@@ -141,10 +145,10 @@ def three_sets(lax: bool) -> TimedStore:
     return store
 
 
-@pytest.mark.parametrize("lax", [False, True])
-def test_a_pin_that_comes_at_any_request_holds_or_is_refused(lax: bool) -> None:
+@on_both_stores
+def test_a_pin_that_comes_at_any_request_holds_or_is_refused(lax: bool, most: int) -> None:
     outcomes = set()
-    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last):
+    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last, most):
         is_pinned: list[bool] = []
 
         def try_to_pin(timed: TimedStore = timed, is_pinned: list[bool] = is_pinned) -> None:
@@ -165,10 +169,10 @@ def test_a_pin_that_comes_at_any_request_holds_or_is_refused(lax: bool) -> None:
     assert {True, False} == outcomes
 
 
-@pytest.mark.parametrize("lax", [False, True])
-def test_a_reader_that_comes_at_any_request_reads_all_or_is_told(lax: bool) -> None:
+@on_both_stores
+def test_a_reader_that_comes_at_any_request_reads_all_or_is_told(lax: bool, most: int) -> None:
     outcomes = set()
-    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last):
+    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last, most):
         manifest = Catalog(timed, KEYS).read(FIRST)
         assert isinstance(manifest, Manifest)
         is_reading: list[bool] = []
@@ -201,10 +205,10 @@ def starting(store: ObjectStore, first: SetName) -> Attempt:
     return begin(store, KEYS, World(), None, newest)
 
 
-@pytest.mark.parametrize("lax", [False, True])
-def test_a_start_that_comes_at_any_request_goes_on_with_a_set_that_stays(lax: bool) -> None:
+@on_both_stores
+def test_a_start_that_comes_at_any_request_goes_on_with_a_set_that_stays(lax: bool, most: int) -> None:
     outcomes = set()
-    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last):
+    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last, most):
         started: list[Attempt] = []
         act = partial(lambda timed, started: started.append(starting(timed, SetName("000000001", 20))), timed, started)
         faulty.plan = [Fault(fault.operation, nth=fault.nth, act=act)]
@@ -215,15 +219,19 @@ def test_a_start_that_comes_at_any_request_goes_on_with_a_set_that_stays(lax: bo
     assert {20, 30} == outcomes
 
 
-@pytest.mark.parametrize("lax", [False, True])
-def test_a_start_during_which_an_older_job_prunes_goes_on_with_a_set_that_stays(lax: bool) -> None:
+@on_both_stores
+def test_a_start_during_which_an_older_job_prunes_goes_on_with_a_set_that_stays(lax: bool, most: int) -> None:
     def prune(timed: TimedStore) -> None:
         prune_all_but_the_last(timed)
 
     outcomes = set()
-    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), lambda store: starting(store, SetName("000000001", 20))):
+
+    def start(store: ObjectStore) -> Attempt:
+        return starting(store, SetName("000000001", 20))
+
+    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), start, most):
         faulty.plan = [Fault(fault.operation, nth=fault.nth, act=partial(prune, timed))]
-        started = starting(faulty, SetName("000000001", 20))
+        started = start(faulty)
         prune_all_but_the_last(timed)
         assert started.resumed_from is not None, fault
         outcomes.add(started.resumed_from.step)
@@ -242,10 +250,10 @@ def test_a_set_that_is_deleted_is_not_the_newest_while_the_pointer_still_names_i
     assert found is not None and found.step == 10
 
 
-@pytest.mark.parametrize("lax", [False, True])
+@on_both_stores
 @pytest.mark.parametrize("rival", ["prune", "save", "attempt", "delete"])
-def test_whoever_interferes_at_any_request_the_newest_set_is_whole(lax: bool, rival: str) -> None:
-    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last):
+def test_whoever_interferes_at_any_request_the_newest_set_is_whole(lax: bool, most: int, rival: str) -> None:
+    for timed, faulty, fault in at_each_request(lambda: three_sets(lax), prune_all_but_the_last, most):
         expected = {40} if rival == "save" else {30}
 
         def interfere(timed: TimedStore = timed) -> None:
@@ -268,8 +276,8 @@ def test_whoever_interferes_at_any_request_the_newest_set_is_whole(lax: bool, ri
         assert expected == set(there(timed)) == set(with_data(timed)), fault
 
 
-@pytest.mark.parametrize("lax", [False, True])
-def test_of_two_prunes_at_once_none_takes_the_time_of_a_manifest_for_that_of_its_tombstone(lax: bool) -> None:
+@on_both_stores
+def test_of_two_prunes_at_once_none_takes_the_time_of_a_manifest_for_that_of_its_tombstone(lax: bool, most: int) -> None:
     def world() -> TimedStore:
         timed = three_sets(lax)
         timed.now_s += 7 * 3600.0
@@ -278,7 +286,7 @@ def test_of_two_prunes_at_once_none_takes_the_time_of_a_manifest_for_that_of_its
     def prune(store: ObjectStore) -> None:
         Pruner(store, KEYS, keep=Keep(last=1)).prune()
 
-    for timed, faulty, fault in at_each_request(world, prune):
+    for timed, faulty, fault in at_each_request(world, prune, most):
         faulty.plan = [Fault(fault.operation, nth=fault.nth, act=partial(prune, timed))]
         prune(faulty)
         assert [10, 20, 25, 30] == with_data(timed), fault

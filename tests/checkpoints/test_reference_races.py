@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -10,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from checkpoint_sets import LaxStore, TimedStore, check_whole, make_requests_in_turn, steps_of
+from checkpoint_sets.each_request import chosen_requests, on_both_stores
 from checkpoint_sets.sharing import SharingRank, commit_shared, save_shared
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.keep import Keep
@@ -58,27 +58,15 @@ def world(lax: bool) -> TimedStore:
     return store
 
 
-#: The store without conditions meets three requests of each kind in the fast run, all of them in the slow one.
-on_both_stores = pytest.mark.parametrize(
-    ("lax", "most"),
-    [
-        pytest.param(False, sys.maxsize, id="strict"),
-        pytest.param(True, 3, id="lax-three"),
-        pytest.param(True, sys.maxsize, id="lax-all", marks=pytest.mark.slow),
-    ],
-)
-
-
 def at_each_request(
     lax: bool, most: int, work: Callable[[ObjectStore], object]
 ) -> Iterator[tuple[TimedStore, FaultyStore, Fault]]:
-    """Yield a fresh world for each request of the work; of a kind with more than `most`, for the first, middle and last."""
+    """A new world for each request of the work, at most so many of a kind, and a fault before that request."""
     counting = FaultyStore(world(lax))
     work(counting)
-    for operation, n_calls in sorted(counting.calls.items()):
-        for nth in range(1, n_calls + 1) if n_calls <= most else (1, (n_calls + 1) // 2, n_calls):
-            timed = world(lax)
-            yield timed, FaultyStore(timed), Fault(operation, nth=nth)
+    for operation, nth in chosen_requests(counting.calls, most):
+        timed = world(lax)
+        yield timed, FaultyStore(timed), Fault(operation, nth=nth)
 
 
 def check_all(store: ObjectStore) -> list[int]:
