@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from lax_s3 import Flaw, lax_server, store_at
-from servers.gcs_server import strict_gcs
+from servers.gcs_server import GCSServer, strict_gcs
 from servers.real import S3Server
 from servers.scripted_gcs import anonymous, open_gcs, scripted
 from servers.way import WAY
+from support import file_of
+from wherry.backends.gcs.store import GCSStore
 from wherry.backends.s3.client import Connection
 from wherry.backends.s3.listing import start_in_any_order
 from wherry.backends.s3.store import S3Store
@@ -68,11 +70,27 @@ def check_requests(store: ObjectStore, prefix: str) -> None:
     assert ([], 0) == counted(store, prefix, f"{prefix[:-1]}0")
 
 
+@pytest.fixture(scope="module")
+def s3_prefix(seaweedfs_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """NAMES on SeaweedFS, put once for both ways."""
+    with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+        prefix = fill(store, file_of(tmp_path_factory.mktemp("s3") / "file", 1))
+        yield prefix
+        store.delete_many([prefix + name for name in NAMES])
+
+
+@pytest.fixture(scope="module")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GCSServer, str]]:
+    """A strict GCS server, and its prefix with NAMES, put once for both ways."""
+    folder = tmp_path_factory.mktemp("gcs")
+    with strict_gcs(folder) as server, GCSStore(StoreURI("gs", server.bucket), server.options) as store:
+        yield server, fill(store, file_of(folder / "file", 1))
+
+
 @pytest.mark.usefixtures("way")
-def test_listing_of_s3_after_the_last_key_takes_one_request(seaweedfs_server: S3Server, file: Path) -> None:
-    where = StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, **WAY}
+def test_listing_of_s3_after_the_last_key_takes_one_request(seaweedfs_server: S3Server, s3_prefix: str) -> None:
+    where, prefix = (StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, **WAY}), s3_prefix
     with S3Store(*where) as store, InOrder(*where) as in_order:
-        prefix = fill(store, file)
         check_requests(store, prefix)
         check_requests(in_order, prefix)
         # A server that is not Amazon's is asked for one folder more at each character that sorts before the slash.
@@ -82,13 +100,13 @@ def test_listing_of_s3_after_the_last_key_takes_one_request(seaweedfs_server: S3
         before = in_order.n_requests
         assert prefix + NAMES[1] == next(in_order.list(prefix, start_after=prefix + NAMES[0])).key
         assert before + 1 == in_order.n_requests
-        store.delete_many([prefix + name for name in NAMES])
 
 
 @pytest.mark.usefixtures("way")
-def test_listing_of_gcs_after_the_last_key_takes_one_request(tmp_path: Path, file: Path) -> None:
-    with strict_gcs(tmp_path) as server, open_gcs(server) as store:
-        check_requests(store, fill(store, file))
+def test_listing_of_gcs_after_the_last_key_takes_one_request(gcs: tuple[GCSServer, str]) -> None:
+    server, prefix = gcs
+    with open_gcs(server) as store:
+        check_requests(store, prefix)
 
 
 @pytest.mark.usefixtures("way")
