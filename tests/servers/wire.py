@@ -33,11 +33,11 @@ class Peer:
 
     def body(self, size_bytes: int) -> bytes:
         """Read so many bytes, or up to the end."""
-        data = b""
+        data = bytearray()
         while len(data) < size_bytes and (block := self.socket.recv(size_bytes - len(data))):
             data += block
         self.seen += data
-        return data
+        return bytes(data)
 
     def say(self, data: bytes) -> None:
         """Send this."""
