@@ -20,6 +20,7 @@ from servers import tls
 from servers.proxy import Answer, Do, DropAnswer, Reset, When, fault_proxy, s3_error
 from servers.real import S3Server
 from support import wait_until
+from wherry.backends.s3 import probe
 from wherry.backends.s3.probe import AMAZON, Findings
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
@@ -43,6 +44,14 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "file"
     path.write_bytes(DATA)
     return path
+
+
+@pytest.fixture
+def short_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a trial race once for each kind, by two writers: enough for a server that does not decide by chance."""
+    monkeypatch.setattr(probe, "_WRITERS", 2)
+    monkeypatch.setattr(probe, "_PUT_RACES", probe._PUT_RACES[:1])
+    monkeypatch.setattr(probe, "_COMPLETE_RACES", probe._COMPLETE_RACES[:1])
 
 
 def raw_client(server: S3Server) -> Any:
@@ -110,6 +119,7 @@ class TestRealServers:
         assert len(proxy.log) <= 230
         assert proxy.request_bytes() < 20_000
 
+    @pytest.mark.usefixtures("short_races")
     def test_versions_and_marks_of_deletions_are_removed(self, seaweedfs_server: S3Server) -> None:
         seaweedfs_server.make_bucket("versioned")
         client = raw_client(seaweedfs_server)
@@ -122,6 +132,7 @@ class TestRealServers:
         finally:
             client.close()
 
+    @pytest.mark.usefixtures("short_races")
     @pytest.mark.parametrize(
         ("action", "requests"),
         [
@@ -145,6 +156,7 @@ class TestRealServers:
                 assert [] == proxy.unfired
             assert [] == left_in(seaweedfs_server), nth
 
+    @pytest.mark.usefixtures("short_races")
     def test_what_a_cut_cleaning_has_left_the_next_probe_removes(self, seaweedfs_server: S3Server) -> None:
         with fault_proxy("127.0.0.1", seaweedfs_server.port, [When("DELETE", "wherry-probe-new$", Reset(), nth=2)]) as proxy:
             options = {**seaweedfs_server.options, "endpoint_url": proxy.url}
@@ -154,6 +166,7 @@ class TestRealServers:
                 assert AMAZON.as_dict() == {**store.probe(PREFIX), "conditional_complete": True}
         assert [] == left_in(seaweedfs_server)
 
+    @pytest.mark.usefixtures("short_races")
     def test_ctrl_c_leaves_nothing(self, seaweedfs_server: S3Server) -> None:
         def strike() -> None:
             """The request goes on when all has been cleaned up, but where Ctrl-C is noticed only with its answer."""
@@ -205,6 +218,7 @@ LACKS: list[tuple[Flaw, set[str]]] = [
 ]
 
 
+@pytest.mark.usefixtures("short_races")
 class TestFlaws:
     @pytest.mark.parametrize(("flaw", "missing"), LACKS, ids=[flaw for flaw, _ in LACKS])
     def test_each_flaw_is_found_and_no_other(self, flaw: Flaw, missing: set[str], file: Path) -> None:
@@ -287,6 +301,7 @@ class TestCare:
             assert ["PUT"] == [head.split()[0] for head in server.heads]
 
 
+@pytest.mark.usefixtures("short_races")
 class TestFindings:
     def test_another_store_takes_them_over_from_json(self) -> None:
         with lax_server("ignores conditions") as server, store_at(server.server_port) as first:
@@ -352,6 +367,7 @@ class TestFindings:
             assert store.capabilities.conditional_put
 
 
+@pytest.mark.usefixtures("short_races")
 class TestTheWire:
     """Checksums behind the body, in a framing of their own, have ended inside objects (boto/boto3#4435): never from here."""
 
