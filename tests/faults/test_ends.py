@@ -15,12 +15,12 @@ from support import end_agent, run_script
 
 #: What a program may do; all of them end when uploads to the silent server are under way.
 ENDS = {
-    "with Uploader": "with uploader(drain_at_exit_s=1) as end: end.put(file, 'x')",
-    "with Uploader that nothing gets on of": "with uploader(give_up_s=1) as end: end.put(file, 'x')",
-    "with ObjectStoreLogger": "with store_logger(drain_at_exit_s=1) as end: end.upload_file(None, 'x', file)",
-    "with Logger": "with logger(store_logger(drain_at_exit_s=1)) as end: end.upload_file('x', file)",
+    "with Uploader": "with uploader(drain_at_exit_s=0.2) as end: end.put(file, 'x')",
+    "with Uploader that nothing gets on of": "with uploader(give_up_s=0.2) as end: end.put(file, 'x')",
+    "with ObjectStoreLogger": "with store_logger(drain_at_exit_s=0.2) as end: end.upload_file(None, 'x', file)",
+    "with Logger": "with logger(store_logger(drain_at_exit_s=0.2)) as end: end.upload_file('x', file)",
     "Logger at the end of a fit": """
-with logger(store_logger(drain_at_exit_s=1)) as end:
+with logger(store_logger(drain_at_exit_s=0.2)) as end:
     end.upload_file('x', file)
     end.run_event('fit_end')
     print('after the fit')
@@ -29,22 +29,22 @@ with logger(store_logger(drain_at_exit_s=1)) as end:
 end = logger(store_logger())
 end.run_event('init')
 end.upload_file('x', file)
-end.close(timeout_s=1)
+end.close(timeout_s=0.2)
 """,
     "Logger.close(timeout_s) with files that wait for the store": """
 end = logger(store_logger(), RunFolderLogger(tmp / 'runs'))
 end.run_event('init')
 end.log_metrics({'loss': 1.0}, 0)
 end.upload_file('x', file)
-end.close(timeout_s=1)
+end.close(timeout_s=0.2)
 """,
     "the exit of a Logger": """
-end = logger(store_logger(drain_at_exit_s=1))
+end = logger(store_logger(drain_at_exit_s=0.2))
 end.run_event('init')
 end.upload_file('x', file)
 """,
     "fsspec at the exit": """
-fs = fsspec.filesystem('wherry', target_protocol='s3', target_options=options, config=wherry.Config(drain_at_exit_s=1))
+fs = fsspec.filesystem('wherry', target_protocol='s3', target_options=options, config=wherry.Config(drain_at_exit_s=0.2))
 fs.pipe_file('s3://bucket/x', b'bytes')
 """,
 }
@@ -86,7 +86,7 @@ def run(script: str, tmp_path: Path, options: dict[str, object]) -> str:
 @pytest.mark.parametrize("end", ENDS)
 def test_every_end_has_a_limit_and_says_what_goes_on_where(tmp_path: Path, silent_options: dict[str, object], end: str) -> None:
     said = run(ENDS[end], tmp_path, silent_options)
-    why = "as nothing has got on for 1 s" if "nothing gets on" in end else "after "
+    why = "as nothing has got on for 0.2 s" if "nothing gets on" in end else "after "
     assert re.search(rf"\d uploads? to s3://bucket/ (is|are) not finished {why}", said)
     assert "they go on in the background" in said
     assert f"To finish them: wherry drain --spool {tmp_path / 'spool'}" in said
@@ -96,7 +96,7 @@ def test_every_end_has_a_limit_and_says_what_goes_on_where(tmp_path: Path, silen
 def test_a_close_that_gives_up_raises_and_is_closed(tmp_path: Path, silent_options: dict[str, object]) -> None:
     said = run(
         """
-end = uploader(give_up_s=1)
+end = uploader(give_up_s=0.2)
 end.put(file, 'x')
 try:
     end.close()
@@ -107,7 +107,7 @@ fs = fsspec.filesystem('wherry', target_protocol='s3', target_options=options)
 fs.pipe_file('s3://bucket/x', b'bytes')
 fs.pipe_file('s3://other/x', b'bytes')
 try:
-    fs.close(timeout_s=1)
+    fs.close(timeout_s=0.2)
 except TimeoutError as error:
     print('raised', error)
 fs.close()
@@ -115,7 +115,7 @@ fs.close()
         tmp_path,
         silent_options,
     )
-    assert "raised 1 upload to s3://bucket/ is not finished as nothing has got on for 1 s; they go on" in said
+    assert "raised 1 upload to s3://bucket/ is not finished as nothing has got on for 0.2 s; they go on" in said
     assert 2 == said.count("raised")
 
 
@@ -129,9 +129,9 @@ for name in 'ab':
 end = logger(MirrorLogger(tmp / 'a', 's3://bucket/a', storage_options=options, writer='w'))
 end.run_event('init')
 mirror = wherry.Mirror(tmp / 'b', 's3://bucket/b', storage_options=options, writer='w')
-closing = threading.Thread(target=mirror.close, args=(1,))  # both at once: each waits for seconds
+closing = threading.Thread(target=mirror.close, args=(0.2,))
 closing.start()
-end.close(timeout_s=1)
+end.close(timeout_s=0.2)
 closing.join()
 """,
         tmp_path,
