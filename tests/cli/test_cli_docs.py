@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
 
+from command_line import CommandLine
 from wherry.cli.app import app
 from wherry.cli.exit_codes import Exit
 
@@ -79,12 +78,8 @@ def test_the_list_of_verbs_says_the_first_line_of_their_help(name: str) -> None:
         ("puts", "Did you mean 'put'?"),
     ],
 )
-def test_a_slip_of_the_fingers_gets_what_was_meant(arguments: str, expected: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "wherry.cli", *arguments.split()], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert 2 == done.returncode
-    assert expected in done.stderr
+def test_a_slip_of_the_fingers_gets_what_was_meant(arguments: str, expected: str, line: CommandLine) -> None:
+    assert expected in line.run(*arguments.split(), expected=2)[1]
 
 
 def test_every_exit_code_is_documented() -> None:
@@ -93,16 +88,9 @@ def test_every_exit_code_is_documented() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), *(tuple(name.split()) for name in sorted(COMMANDS))])
-def test_help_fits_80_columns(arguments: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "wherry.cli", *arguments, "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-        env={"COLUMNS": "80"},
-    )
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    assert "<bool>" not in done.stdout, "a flag takes no value"
+def test_help_fits_80_columns(arguments: tuple[str, ...], line: CommandLine) -> None:
+    out, _ = line.run(*arguments, "--help")
+    assert max(map(len, out.splitlines())) <= 80
+    assert "<bool>" not in out, "a flag takes no value"
     if not arguments:
-        assert all(f"{code.value:>3}  {code.meaning}" in done.stdout for code in Exit)
+        assert all(f"{code.value:>3}  {code.meaning}" in out for code in Exit)
