@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from servers.proxy import Do, FaultProxy, When
+from servers.warm_torch import TorchProgram
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.protocol.names import SetName
 
@@ -51,16 +50,12 @@ class RestoreJob:
 
     def __init__(self) -> None:
         self.folder = Path()
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: TorchProgram | None = None
 
     def start(self, uri: str, options: Mapping[str, object], spool: Path, folder: Path) -> RestoreJob:
         """Begin."""
         self.folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _RESTORE, uri, json.dumps(options), str(spool), str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        self.process = TorchProgram(_RESTORE, uri, json.dumps(options), spool, folder)
         return self
 
     def kill_at(self, name: str) -> When:
@@ -75,7 +70,8 @@ class RestoreJob:
     def finish(self) -> int:
         """Wait until it has ended: its exit status. What it said is printed if that is not 0."""
         assert self.process is not None
-        said, _ = self.process.communicate(timeout=120)
+        output, _ = self.process.communicate(timeout=120)
+        assert self.process.returncode is not None
         if self.process.returncode != 0:
-            print(said.decode())
+            print(output)
         return self.process.returncode

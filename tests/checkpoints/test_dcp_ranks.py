@@ -1,6 +1,6 @@
 """torch.distributed.checkpoint with several processes: 2 ranks save, 3 and 1 load, by torchrun and gloo.
 
-This file is also the program of those who save, ``test_dcp_ranks.py BUCKET SPOOL URI``. The states are made of seeds, so any
+``main()`` is the program of those who save; its arguments are BUCKET SPOOL URI. The states are made of seeds, so any
 number of ranks knows what has to come back.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 import uuid
@@ -31,11 +30,13 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import wherry
+from checkpoint_sets.ranks import run_ranks
+from servers.warm_torch import TorchProgram
 from wherry.checkpoints.world import World
 from wherry.torch import StorageReader, StorageWriter
 
 if TYPE_CHECKING:
-    from servers.real import S3Server  # a rank under torchrun does not find it, and does not need it
+    from servers.real import S3Server  # a rank does not need it
 
 pytestmark = [
     pytest.mark.large,
@@ -179,6 +180,17 @@ def main() -> None:
         save_and_die(checkpoints)
 
 
+#: Torchrun's launcher with two ranks, which it forks: each need not import torch.
+TORCHRUN = """
+from test_dcp_ranks import main
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+config = LaunchConfig(1, 1, 2, start_method="fork", max_restarts=0, rdzv_backend="c10d", rdzv_endpoint="localhost:0")
+elastic_launch(config, main)()
+"""
+IMPORTS = f"import sys; sys.path.insert(1, {str(Path(__file__).parent)!r}); import test_dcp_ranks"
+
+
 @dataclass(frozen=True)
 class Saved:
     """What two ranks have left."""
@@ -201,16 +213,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory, seaweedfs_server: S3Server) 
         "AWS_ENDPOINT_URL": seaweedfs_server.url,
         "AWS_REGION": "us-east-1",
     }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
-    done = subprocess.run(
-        [*command, folder / "bucket", folder / "spool", uri],
-        env={**os.environ, **environ}, capture_output=True, text=True, timeout=350, check=False,
-    )  # fmt: skip
-    said = done.stdout + done.stderr
-    assert all((folder / f"spool-{rank}-has-saved").exists() for rank in range(2)), said
-    assert done.returncode != 0
-    assert "SIGKILL" in done.stderr, said
-    return Saved(folder / "bucket", uri, said)
+    with TorchProgram(TORCHRUN, folder / "bucket", folder / "spool", uri, env=environ, imports=IMPORTS) as launcher:
+        output, _ = launcher.communicate(timeout=350)
+    assert all((folder / f"spool-{rank}-has-saved").exists() for rank in range(2)), output
+    assert launcher.returncode != 0
+    assert "SIGKILL" in output, output
+    return Saved(folder / "bucket", uri, output)
 
 
 @pytest.fixture(scope="module")
@@ -219,15 +227,14 @@ def bucket(saved: Saved) -> Path:
 
 
 def test_three_ranks_load_what_two_have_saved(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
-    from checkpoint_sets.ranks import run_ranks  # as above
-
     text = """
+        from test_dcp_ranks import load_all
+
         with wherry.Checkpoints(arguments[0], "run1", spool=arguments[1]) as checkpoints:
             load_all(checkpoints)
         print("loaded")
     """
-    imports = f"sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom test_dcp_ranks import load_all\n"
-    for said in run_ranks(3, tmp_path, text, bucket, spool_folder, imports=imports, timeout_s=350):
+    for said in run_ranks(3, tmp_path, text, bucket, spool_folder, imports=IMPORTS, timeout_s=350):
         assert said.endswith("loaded\n"), said
 
 
@@ -278,7 +285,3 @@ def test_what_was_handed_over_before_a_kill_is_committed_and_no_half_set_is(
         found = zeros(expected)
         load(found, storage_reader=StorageReader(checkpoints))
         compare(expected, found)
-
-
-if __name__ == "__main__":
-    main()

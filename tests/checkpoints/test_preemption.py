@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -16,8 +14,8 @@ import psutil
 import pytest
 
 import wherry
-from programs import Program
-from support import environment_with_tests, run_script, stopped_agent, wait_until
+from servers.warm_torch import TorchProgram
+from support import run_script, stopped_agent, wait_until
 from wherry.checkpoints.checkpoints import Checkpoints
 from wherry.checkpoints.preemption.forecast import Forecast, throughput
 from wherry.checkpoints.world import World
@@ -56,18 +54,7 @@ print("handler:", signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
 """
 
 
-def program(text: str, *arguments: str | os.PathLike[str]) -> Program[str]:
-    return Program(
-        [sys.executable, "-u", "-c", text, *(os.fspath(one) for one in arguments)],
-        env=environment_with_tests(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def wait_for_ready(process: Program[str]) -> None:
+def wait_for_ready(process: TorchProgram) -> None:
     assert process.stdout is not None
     said = ""
     while "ready" not in said:
@@ -77,9 +64,9 @@ def wait_for_ready(process: Program[str]) -> None:
 
 
 @contextmanager
-def loop(body: str, *arguments: str | os.PathLike[str]) -> Iterator[Program[str]]:
+def loop(body: str, *arguments: str | os.PathLike[str]) -> Iterator[TorchProgram]:
     """Start the loop; yields when it is ready."""
-    with program(_LOOP + textwrap.dedent(body), *arguments) as process:
+    with TorchProgram(_LOOP + textwrap.dedent(body), *arguments) as process:
         wait_for_ready(process)
         yield process
 
@@ -345,7 +332,7 @@ dist.destroy_process_group()
 def test_ranks_agree_on_the_step(bucket: Path, spool_folder: Path, tmp_path: Path) -> None:
     """One signal to one rank; torch.distributed says so to the other."""
     places = [(bucket, f"{spool_folder}-{rank}", str(rank), tmp_path / "together") for rank in range(2)]
-    with program(_RANK, *places[0]) as first, program(_RANK, *places[1]) as second:
+    with TorchProgram(_RANK, *places[0]) as first, TorchProgram(_RANK, *places[1]) as second:
         wait_for_ready(first)
         wait_for_ready(second)
         second.send_signal(signal.SIGTERM)
