@@ -28,6 +28,11 @@ _WHERRY = [sys.executable, "-m", "wherry.cli"]
 WARM_COMMANDS = Warm("servers.warm_command:command")
 
 
+def is_plain(command: str) -> bool:
+    """Is this `wherry` with its arguments, with nothing that a shell does but to split them and to take off quotes?"""
+    return re.fullmatch(r"wherry( [\w./:=@,-]+| '[^']*')+", command) is not None
+
+
 class CommandLine:
     """Runs ``wherry`` in `folder`, with a spool of its own there that is made by the first command which needs one."""
 
