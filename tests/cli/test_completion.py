@@ -199,8 +199,18 @@ def test_words_that_are_no_uris_are_completed_as_before(asking: Asking) -> None:
 @pytest.mark.parametrize(
     "wrong", ["s3://no-such-bucket-here/x", "s3://UP per/x", "gs://bucket/x", "s3:///x", "s3://b/\\", "s3://"]
 )
-def test_what_cannot_be_listed_is_silent(asking: Asking, wrong: str) -> None:
-    refused = {"AWS_ACCESS_KEY_ID": "wrong", "AWS_SECRET_ACCESS_KEY": "wrong", "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+def test_what_cannot_be_listed_is_silent(asking: Asking, wrong: str, seaweedfs_server: S3Server) -> None:
+    endpoint = seaweedfs_server.url if wrong == "s3://" else "http://127.0.0.1:9"  # where buckets are asked for again and again
+    _is_silent(asking, wrong, endpoint)
+
+
+@pytest.mark.slow
+def test_buckets_of_no_server_are_silent(asking: Asking) -> None:
+    _is_silent(asking, "s3://", "http://127.0.0.1:9")
+
+
+def _is_silent(asking: Asking, wrong: str, endpoint: str) -> None:
+    refused = {"AWS_ACCESS_KEY_ID": "wrong", "AWS_SECRET_ACCESS_KEY": "wrong", "AWS_ENDPOINT_URL": endpoint}
     env = {"_WHERRY_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": f"wherry get {wrong}", **refused}
     env |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "GOOGLE_APPLICATION_CREDENTIALS": "/nowhere.json"}
     done = asking.run("wherry", env=env)
