@@ -20,6 +20,7 @@ import pytest
 import wherry
 from checkpoint_sets.restores import contents_of
 from checkpoint_sets.sharing import commit_shared
+from command_line import CommandLine
 from servers.proxy import FaultProxy, fault_proxy
 from servers.real import S3Server
 from support import wait_until
@@ -131,18 +132,19 @@ def test_a_resumed_attempt_refers_to_the_set_that_it_resumed_from(opened: Open, 
         assert {"base.bin": 10, "config.json": 10, "adapter.bin": 11} == owners(run)
 
 
-@on_s3_too
-def test_a_run_that_is_pruned_at_each_save_sends_it_once_and_stays_whole(opened: Open, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("opened", "n_sets"), [("local", 7), ("S3", 4)], indirect=["opened"])
+def test_a_run_that_is_pruned_at_each_save_sends_it_once_and_stays_whole(opened: Open, tmp_path: Path, n_sets: int) -> None:
+    last = 10 * n_sets
     now = PruneDelays(grace_s=0.0)
     with opened(keep=wherry.Keep(last=2)) as run:
-        for step in range(10, 80, 10):
+        for step in range(10, last + 1, 10):
             run.save(step, write_model(tmp_path / "model", step)).result(60)
             run.prune(delays=now)
-        assert {"base.bin": 10, "config.json": 10, "adapter.bin": 70} == owners(run)
-        assert [60, 70] == [one.step for one in run.list()]
-        assert [] == verify_bytes(run.catalog.store, run.catalog.keys, run.find(70))
-        run.save(80, write_model(tmp_path / "model", 80, base=1)).result(60)
-        run.save(90, write_model(tmp_path / "model", 90, base=1)).result(60)
+        assert {"base.bin": 10, "config.json": 10, "adapter.bin": last} == owners(run)
+        assert [last - 10, last] == [one.step for one in run.list()]
+        assert [] == verify_bytes(run.catalog.store, run.catalog.keys, run.find(last))
+        run.save(last + 10, write_model(tmp_path / "model", last + 10, base=1)).result(60)
+        run.save(last + 20, write_model(tmp_path / "model", last + 20, base=1)).result(60)
         run.prune(delays=now)
         there = {
             key.split("/")[-2] for meta in run.catalog.store.list(run.catalog.keys.all_data) if "adapter" in (key := meta.key)
@@ -330,8 +332,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_trainer_and_agent_killed_while_files_are_compared_lose_nothing(tmp_path: Path) -> None:
-    bucket, spool, model = tmp_path / "bucket", tmp_path / "spool", write_model(tmp_path / "model", 10)
+def test_trainer_and_agent_killed_while_files_are_compared_lose_nothing(line: CommandLine, tmp_path: Path) -> None:
+    bucket, spool, model = tmp_path / "bucket", line.spool, write_model(tmp_path / "model", 10)
     bucket.mkdir()
     with wherry.Checkpoints(bucket, "run1", spool=spool, dedupe=True) as run:
         run.save(10, model).result(60)
@@ -339,7 +341,7 @@ def test_trainer_and_agent_killed_while_files_are_compared_lose_nothing(tmp_path
     assert done.returncode == -signal.SIGKILL
     with wherry.Checkpoints(bucket, "run1", spool=spool, dedupe=True) as run:
         run.save(30, model).result(60)
-    subprocess.run([sys.executable, "-m", "wherry.cli", "drain", "--spool", spool], check=True, timeout=120, capture_output=True)
+    line.run("drain")
     with wherry.Checkpoints(bucket, "run1", spool=spool) as run:
         assert [10, 20, 21, 22, 23, 24, 30] == [one.step for one in run.list()]
         for one in run.list():
@@ -381,17 +383,16 @@ def test_what_cannot_be_compared_is_sent(tmp_path: Path) -> None:
         journal.close()
 
 
-def test_the_command_shows_what_is_shared(tmp_path: Path) -> None:
-    with wherry.Checkpoints(tmp_path, "run1", spool=tmp_path / "spool", dedupe=True) as run:
+def test_the_command_shows_what_is_shared(line: CommandLine, tmp_path: Path) -> None:
+    with wherry.Checkpoints(tmp_path, "run1", spool=line.spool, dedupe=True) as run:
         for step in (10, 20):
             run.save(step, write_model(tmp_path / "model", step)).result(60)
-    command = [sys.executable, "-m", "wherry.cli", "checkpoints", "list", str(tmp_path / "run1")]
-    table = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True).stdout.splitlines()
-    assert ["MiB in older sets" in line for line in table] == [False, False, True], table
-    told = subprocess.run([*command, "--json"], check=True, timeout=60, capture_output=True, text=True).stdout.splitlines()
-    assert [0, BASE_BYTES + len('{"rank": 8}')] == [json.loads(line)["shared_bytes"] for line in told]
-    verified = [*command[:4], "verify", command[-1], "--all"]
-    assert 2 == subprocess.run(verified, check=True, timeout=60, capture_output=True, text=True).stdout.count("right")
+    listing = ("checkpoints", "list", tmp_path / "run1")
+    table = line.run(*listing)[0].splitlines()
+    assert ["MiB in older sets" in row for row in table] == [False, False, True], table
+    rows = line.run(*listing, "--json")[0].splitlines()
+    assert [0, BASE_BYTES + len('{"rank": 8}')] == [json.loads(row)["shared_bytes"] for row in rows]
+    assert 2 == line.run("checkpoints", "verify", tmp_path / "run1", "--all")[0].count("right")
 
 
 def test_without_dedupe_nothing_is_referred_to(opened: Open, tmp_path: Path) -> None:
