@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import signal
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint_sets import save_set
-from command_line import CommandLine, Terminal
+from command_line import CommandLine, Terminal, is_plain
 from programs import Program
 from servers.web_page import make_runs
 from support import environment_without, file_of
@@ -115,10 +114,15 @@ def work(line: CommandLine) -> Iterator[CommandLine]:
     yield line
 
 
-def _run(line: CommandLine, example: str) -> None:
+def _run(line: CommandLine, example: str, *, new: bool = True) -> None:
+    """Run it as a shell does, by a `new` interpreter; or forked, if it needs nothing of a shell."""
     command = example.replace("s3://my-bucket", str(line.folder / "bucket"))
     if _GOES_ON.match(example):
         _end_by_ctrl_c(line, shlex.split(command)[1:])
+        return
+    if not new and is_plain(command):
+        _, err = line.run(*shlex.split(command)[1:])
+        assert "Traceback" not in err
         return
     shell = f'set -o pipefail; wherry() {{ {shlex.join(WHERRY)} "$@"; }}; {command}'
     done = subprocess.run(
@@ -142,17 +146,29 @@ def _end_by_ctrl_c(line: CommandLine, arguments: list[str]) -> None:
         assert 0 == process.returncode, (arguments, said, rest)
 
 
-@pytest.mark.parametrize("verb", sorted(EXAMPLES))
-def test_every_example_runs(verb: str, work: CommandLine) -> None:
+def _run_examples(verb: str, work: CommandLine, new: int) -> None:
+    """Run the examples of a verb, the first `new` of them by new interpreters."""
     if verb == "demo":  # a torch network trains in tests/e2e/test_demo.py; here a small one in plain Python does
         work.environment |= environment_without(work.folder / "site", "torch", "sklearn")
     before = _sets if verb.startswith("checkpoints") else _BEFORE.get(verb)
     if before is not None:
         before(work)
-    for example in EXAMPLES[verb]:
+    for n, example in enumerate(EXAMPLES[verb]):
         if verb in _BEFORE_EACH:
             _BEFORE_EACH[verb](work)
-        _run(work, example)
+        _run(work, example, new=n < new)
+
+
+@pytest.mark.parametrize("verb", sorted(EXAMPLES))
+def test_every_example_runs(verb: str, work: CommandLine) -> None:
+    """The first of a verb by a new interpreter, where the verb must import what it needs."""
+    _run_examples(verb, work, new=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", sorted(EXAMPLES))
+def test_every_example_runs_by_a_new_interpreter(verb: str, work: CommandLine) -> None:
+    _run_examples(verb, work, new=len(EXAMPLES[verb]))
 
 
 def test_every_command_of_the_other_pages_is_run_here_or_beside_other_tools() -> None:
@@ -182,10 +198,8 @@ def test_the_page_has_the_examples_and_no_others() -> None:
 
 
 @pytest.mark.parametrize("verb", sorted(EXAMPLES))
-def test_help_begins_with_the_examples(verb: str) -> None:
-    done = subprocess.run(
-        [*WHERRY, *verb.split(), "-h"], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "80"}
-    )
-    usage, _, rest = done.stdout.partition("\n\n")
+def test_help_begins_with_the_examples(verb: str, line: CommandLine) -> None:
+    out, _ = line.run(*verb.split(), "-h")
+    usage, _, rest = out.partition("\n\n")
     assert usage.startswith("Usage: wherry")
     assert rest.startswith("Examples:\n" + "".join(f"  {example}\n" for example in EXAMPLES[verb]))
