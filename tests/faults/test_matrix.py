@@ -3,7 +3,7 @@
 A cell's oracle: the upload ends as it must; under its name is the right object and no other; nothing of ours is left over in the
 store or in the spool; each row of the plan has really acted; no more was sent again than was lost.
 
-`tests/matrix.py` prints the table; docs/faults.md shows it.
+`tests/servers/matrix.py` prints the table; docs/faults.md shows it.
 """
 
 from __future__ import annotations

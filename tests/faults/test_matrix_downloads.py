@@ -3,7 +3,7 @@
 A cell's oracle: the file is there, with the right bytes, or the right error and no file; nothing lies beside it; each row of
 the plan has really acted; no more was fetched again than was lost.
 
-`tests/matrix.py` prints the table; docs/faults.md shows it.
+`tests/servers/matrix.py` prints the table; docs/faults.md shows it.
 """
 
 from __future__ import annotations
