@@ -46,8 +46,8 @@ def over_gcs(gcs_server: GCSServer, tmp_path_factory: pytest.TempPathFactory) ->
         yield fs
 
 
-class Suite(AbstractFixtures, AbstractCopyTests, AbstractGetTests, AbstractPutTests, AbstractOpenTests, AbstractPipeTests):  # type: ignore[misc]
-    """All of it, for a store without folders, as s3fs and gcsfs run it."""
+class Stores(AbstractFixtures):  # type: ignore[misc]
+    """For a store without folders, as s3fs and gcsfs run fsspec's suite."""
 
     @pytest.fixture
     def fs_join(self) -> Callable[..., str]:
@@ -58,7 +58,7 @@ class Suite(AbstractFixtures, AbstractCopyTests, AbstractGetTests, AbstractPutTe
         return False
 
 
-class TestLocal(Suite):
+class OnLocal(Stores):
     @pytest.fixture
     def fs(self, over_local: WherryFileSystem) -> WherryFileSystem:
         return over_local
@@ -68,7 +68,7 @@ class TestLocal(Suite):
         return str(tmp_path / "remote")
 
 
-class TestS3(Suite):
+class OnS3(Stores):
     @pytest.fixture
     def fs(self, over_s3: WherryFileSystem) -> WherryFileSystem:
         return over_s3
@@ -78,10 +78,7 @@ class TestS3(Suite):
         return f"{seaweedfs_server.bucket}/{uuid.uuid4()}"
 
 
-class TestGCS(Suite):
-    # fsspec expands patterns itself, by listings, whose laws the conformance suite holds on GCS too: on two stores is enough.
-    test_copy_glob_edge_cases = test_get_glob_edge_cases = test_put_glob_edge_cases = None
-
+class OnGCS(Stores):
     @pytest.fixture
     def fs(self, over_gcs: WherryFileSystem) -> WherryFileSystem:
         return over_gcs
@@ -89,3 +86,38 @@ class TestGCS(Suite):
     @pytest.fixture
     def fs_path(self, gcs_server: GCSServer) -> str:
         return f"{gcs_server.bucket}/{uuid.uuid4()}"
+
+
+class Patterns:
+    """fsspec expands patterns itself, by listings, whose laws the conformance suite holds on every store."""
+
+    test_copy_glob_edge_cases = AbstractCopyTests.test_copy_glob_edge_cases
+    test_get_glob_edge_cases = AbstractGetTests.test_get_glob_edge_cases
+    test_put_glob_edge_cases = AbstractPutTests.test_put_glob_edge_cases
+
+
+class Suite(AbstractCopyTests, AbstractGetTests, AbstractPutTests, AbstractOpenTests, AbstractPipeTests):  # type: ignore[misc]
+    """All but the patterns."""
+
+    test_copy_glob_edge_cases = test_get_glob_edge_cases = test_put_glob_edge_cases = None
+
+
+class TestLocal(OnLocal, Suite):
+    pass
+
+
+class TestS3(OnS3, Suite):
+    pass
+
+
+class TestGCS(OnGCS, Suite):
+    pass
+
+
+class TestPatternsLocal(OnLocal, Patterns):
+    pass
+
+
+@pytest.mark.slow
+class TestPatternsS3(OnS3, Patterns):
+    pass

@@ -253,11 +253,12 @@ def write_many(rig: Rig, n: int) -> None:
         (rig.folder / f"{number // 100:02}" / f"{number}.txt").write_bytes(b"%d\n" % number)
 
 
-def test_ten_thousand_files(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", [1500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_thousands_of_files(tmp_path: Path, n: int) -> None:
     rig = Rig(tmp_path, MirrorConfig(retry=ONCE, max_requests_per_hour=1_000_000))
-    write_many(rig, 10_000)
+    write_many(rig, n)
     rig.flush()
-    assert 10_000 == len(rig.segments())
+    assert n == len(rig.segments())
     before = rig.n_requests
     rig.step(1.0)
     assert before == rig.n_requests

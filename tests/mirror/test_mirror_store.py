@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
@@ -107,10 +108,21 @@ def test_a_mirror_that_begins_while_the_store_is_down_begins_later(tmp_path: Pat
     assert rig.local() == rig.read_all()
 
 
-@pytest.mark.parametrize("operation", ["put", "head", "list", "delete"])
-@pytest.mark.parametrize("nth", range(1, 7))
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("is_killed", [False, True], ids=["goes-on", "restarts"])
+#: (operation, nth call of it, after it was done, and the writer is killed).
+ANY_CALL = list(product(("put", "head", "list", "delete"), range(1, 7), (False, True), (False, True)))
+#: Every call fails in one way, and every operation and every nth call in all four.
+PAIRS = [case for index, case in enumerate(ANY_CALL) if (index // 24 + index // 4) % 4 == index % 4]
+
+
+def test_the_calls_that_fail_in_the_fast_run_are_of_every_pair() -> None:
+    for first, second in combinations(range(4), 2):
+        assert {(case[first], case[second]) for case in ANY_CALL} == {(case[first], case[second]) for case in PAIRS}
+
+
+@pytest.mark.parametrize(
+    ("operation", "nth", "after", "is_killed"),
+    [*PAIRS, *(pytest.param(*case, marks=pytest.mark.slow) for case in ANY_CALL if case not in PAIRS)],
+)
 def test_any_call_may_fail_or_lose_its_answer(tmp_path: Path, operation: str, nth: int, after: bool, is_killed: bool) -> None:
     plan = Fault(operation, TransientError("cut"), nth=nth, after=after)
     rig = Rig(tmp_path, QUICK, store=faulty(tmp_path, plan))

@@ -72,11 +72,12 @@ def test_segments_are_fetched_side_by_side(tmp_path: Path) -> None:
         assert whole == b"".join(reader.read("a.log"))
 
 
-def test_ten_thousand_segments_are_one_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("n", [1500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_thousands_of_segments_are_one_file(tmp_path: Path, n: int) -> None:
     store = MemoryStore(StoreURI("memory", str(tmp_path)), {})
-    whole = many_segments(store, "run", 10_000, tmp_path)
+    whole = many_segments(store, "run", n, tmp_path)
     with MirrorReader(store, "run", scratch=tmp_path) as reader:
-        assert 10_000 == reader.snapshot().n_segments
+        assert n == reader.snapshot().n_segments
         assert whole == b"".join(reader.read("a.log"))
     assert ["source"] == [path.name for path in tmp_path.iterdir()]  # no temporary file is left
 
