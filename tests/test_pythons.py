@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import pythons
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +25,11 @@ def test_classifiers_name_versions_that_the_matrix_runs() -> None:
 
 
 def test_ci_runs_the_matrix_and_all_that_it_runs_is_there() -> None:
-    assert re.search(r"^stage \d+ matrix RAN=", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    stages = re.findall(r"^stage \d+ (.+)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    (prepared, ran) = (stage for stage in stages if stage.startswith("matrix "))
+    assert f"{ran} PREPARE=1" == prepared, "another set of environments is prepared than is used"
+    assert stages.index("lint") > stages.index(prepared)
+    assert stages.index("test") < stages.index(ran)
     for path in (*pythons.TESTS, *pythons.LEFT_OUT, *pythons.SOURCES):
         assert (ROOT / path).exists(), path
     assert set(pythons.OMITTED_IF_SHORT) < set(pythons.TESTS)
@@ -31,6 +37,21 @@ def test_ci_runs_the_matrix_and_all_that_it_runs_is_there() -> None:
 
 def test_a_version_that_is_not_installed_is_not_found() -> None:
     assert pythons.find("3.99") is None
+
+
+def test_what_is_prepared_runs_no_test(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def prepare(version: str, python: Path) -> Path | None:
+        return None if version == "3.13" else python
+
+    monkeypatch.setattr(sys, "argv", ["pythons.py", "--prepare", "--short", "--ran", "3.12"])
+    monkeypatch.setattr(pythons, "find", lambda version: Path(version))
+    monkeypatch.setattr(pythons, "VERSIONS", ("3.11", "3.12", "3.13"))
+    monkeypatch.setattr(pythons, "prepare", prepare)
+    monkeypatch.setattr(pythons, "finish", lambda *_: pytest.fail("a test was run"))
+    assert 1 == pythons.main()
+    result = capsys.readouterr().out
+    assert "3.11  prepared after 0 s" in result
+    assert "3.13  FAILED after 0 s" in result
 
 
 HANGS = """

@@ -111,7 +111,7 @@ def without_a_kill(request: pytest.FixtureRequest, trainings: Warm, tmp_path_fac
     return request.param, result
 
 
-@pytest.mark.parametrize("store", ["folder", "seaweedfs"])
+@pytest.mark.parametrize("store", ["folder", pytest.param("seaweedfs", marks=pytest.mark.ci)])
 def test_a_killed_run_goes_on_from_the_store_and_ends_with_the_same_bits(
     store: str, without_a_kill: tuple[int, str], trainings: Warm, server: S3Server, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def module() -> Any:
     return Model()
 
 
+@pytest.mark.ci
 def test_figures_hyperparameters_events_and_checkpoints_arrive(folder: Path) -> None:
     import lightning
     from lightning.pytorch.callbacks import ModelCheckpoint

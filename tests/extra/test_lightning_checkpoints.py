@@ -102,7 +102,7 @@ def sets(folder: Path) -> list[tuple[int, dict[str, float], str]]:
         return [(one.step, dict(one.metrics), os.path.basename(str(one.metadata["path"]))) for one in checkpoints.list()]
 
 
-@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+@pytest.mark.parametrize("package", [pytest.param("lightning", marks=pytest.mark.ci), "pytorch_lightning"])
 def test_last_is_the_newest_set_on_an_empty_disk(folder: Path, package: str) -> None:
     fit(folder, "first", "last", 4, killed_at=5, package=package)
     assert ["step 5", "step 6", "step 7", "step 8"] == (said := fit(folder, "second", "last", 4, package=package))[:-1]

@@ -62,6 +62,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "bucket/r/metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.ci
 def test_figures_arguments_events_and_checkpoints_arrive(folder: Path) -> None:
     said = run_script(SCRIPT, "never", env=OFFLINE, timeout_s=120)
 

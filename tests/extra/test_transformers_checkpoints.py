@@ -80,6 +80,7 @@ def train(folder: Path, output_dir: str, killed_at: int | None = None, *launcher
     return [line for line in done.stdout.splitlines() if line.startswith(("step", "resumes", "weights"))]
 
 
+@pytest.mark.ci
 def test_a_killed_training_goes_on_from_the_bucket_on_an_empty_disk(folder: Path) -> None:
     assert ["resumes from None", *(f"step {n}" for n in range(1, 6))] == train(folder, "first", killed_at=5)
     said = train(folder, "second")

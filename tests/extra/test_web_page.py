@@ -23,7 +23,7 @@ from wherry.loggers.destinations.run_folder import RunFolderLogger
 from wherry.mirror import Mirror, MirrorConfig
 from wherry.web import uplot
 
-pytestmark = [pytest.mark.extra, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.extra, pytest.mark.ci, pytest.mark.timeout(300)]
 
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 LIVELY = MirrorConfig(max_lag_s=1.0, settle_s=0.5, max_requests_per_hour=10_000_000, exit_on_sigterm=False)
