@@ -79,6 +79,7 @@ def test_demo_loses_nothing_and_leaves_nothing_behind(temporary: Path) -> None:
     assert [] == left_behind(temporary)
 
 
+@pytest.mark.slow
 def test_demo_without_the_development_set(without_extras: dict[str, str], temporary: Path) -> None:
     done = demo(environment=without_extras)
     assert (0, "") == (done.returncode, without_waits(done.stderr)), done.stdout
@@ -89,6 +90,7 @@ def test_demo_without_the_development_set(without_extras: dict[str, str], tempor
     assert [] == left_behind(temporary)
 
 
+@pytest.mark.slow
 def test_demo_removes_its_objects_from_a_store_that_was_given(without_extras: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "bucket").mkdir()
     (tmp_path / "bucket" / "mine").write_text("not the demo's")
@@ -97,6 +99,7 @@ def test_demo_removes_its_objects_from_a_store_that_was_given(without_extras: di
     assert ["mine"] == [path.name for path in (tmp_path / "bucket").rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_demo_keeps_everything_on_request(without_extras: dict[str, str], tmp_path: Path, temporary: Path) -> None:
     done = demo("--uri", str(tmp_path / "bucket"), "--keep", environment=without_extras)
     assert (0, "") == (done.returncode, without_waits(done.stderr)), done.stdout
@@ -105,6 +108,7 @@ def test_demo_keeps_everything_on_request(without_extras: dict[str, str], tmp_pa
     assert len(list((tmp_path / "bucket").rglob("ep*.pt"))) == 10
 
 
+@pytest.mark.slow
 def test_demo_ends_in_the_page_of_its_own_run(without_extras: dict[str, str], temporary: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "wherry.cli", "demo", "--ui", "--no-open"]
     environment = {**without_extras, "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -127,6 +131,7 @@ def test_demo_ends_in_the_page_of_its_own_run(without_extras: dict[str, str], te
     assert [] == left_behind(temporary)
 
 
+@pytest.mark.slow
 def test_demo_fails_when_a_byte_differs(without_extras: dict[str, str], tmp_path: Path, temporary: Path) -> None:
     site = tmp_path / "site"
     info = site / "rotting-1.0.dist-info"

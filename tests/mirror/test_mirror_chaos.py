@@ -27,7 +27,7 @@ def place() -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))])
 def test_killed_mirrors_leave_prefixes_and_the_last_one_the_folder(home: Nursery, place: Path, seed: int) -> None:
     play(place / "seed", home, seed, local_place(place / "bucket"))
 
@@ -64,7 +64,7 @@ def through_a_proxy(home: Nursery, folder: Path, server: S3Server, seed: int) ->
         assert sum(proxy.fired) > 10
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_mirrors_to_a_real_server_through_a_proxy_of_faults(
     home: Nursery, place: Path, seaweedfs_server: S3Server, seed: int
 ) -> None:

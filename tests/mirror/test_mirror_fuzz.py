@@ -24,7 +24,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield folder
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("first", [0, *(pytest.param(first, marks=pytest.mark.slow) for first in (25, 50, 75))])
 def test_whatever_is_done_to_a_folder(place: Path, first: int) -> None:
     for seed in range(first, first + 25):
         play(place, seed)
