@@ -6,26 +6,24 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fsspec
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-import torch
 from pyarrow.fs import FileType, FSSpecHandler, PyFileSystem
-from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
-from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
-from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 from upath import UPath
 
 from chained import chained, held
 from servers.real import S3Server
 from wherry.errors import ConfigError
 from wherry.filesystem.filesystem import WherryFileSystem
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +55,8 @@ def options(seaweedfs_server: S3Server, spool: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
+    import pandas as pd
+
     return pd.DataFrame({"step": np.arange(1000), "loss": np.linspace(1, 0, 1000), "note": ["a", "b"] * 500})
 
 
@@ -64,6 +64,8 @@ def frame() -> pd.DataFrame:
 def test_pandas_reads_what_it_wrote(
     fs: WherryFileSystem, spool: Path, url: str, folder: str, options: dict[str, Any], frame: pd.DataFrame, name: str
 ) -> None:
+    import pandas as pd
+
     to: dict[str, Any] = {
         "csv": lambda path: frame.to_csv(path, index=False, storage_options=options),
         "parquet": lambda path: frame.to_parquet(path, storage_options=options),
@@ -101,6 +103,8 @@ def test_pyarrow_writes_reads_and_removes_a_dataset(fs: WherryFileSystem, folder
 
 
 def test_torch_saves_and_loads(fs: WherryFileSystem, spool: Path, url: str, folder: str, options: dict[str, Any]) -> None:
+    import torch
+
     state = {"model": torch.nn.Linear(100, 100).state_dict(), "step": 7}
     with held(fs, spool, folder):
         with fsspec.open(f"{url}/ep0.pt", "wb", **options) as file:
@@ -118,6 +122,11 @@ def test_torch_saves_and_loads(fs: WherryFileSystem, spool: Path, url: str, fold
 def test_distributed_checkpoint_is_saved_and_loaded(
     fs: WherryFileSystem, spool: Path, url: str, folder: str, options: dict[str, Any]
 ) -> None:
+    import torch
+    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
     def save(state: dict[str, Any], **how: Any) -> None:
         save_distributed(state, storage_writer=FsspecWriter(f"{url}/dcp", thread_count=2, **options, **how), no_dist=True)
 
