@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
-
 from docs_programs import files_below, run_program
 from support import end_agent, without_waits
 
@@ -38,6 +36,8 @@ def test_the_plain_loop_of_the_page_runs(tmp_path: Path) -> None:
 
 def test_the_ddp_loop_of_the_page_logs_on_rank_0_and_uploads_on_all(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", *_ON_ANY_PORT)
+    import torch
+
     with end_agent(tmp_path / "spool"):
         run_program("ddp", tmp_path, *launcher, GLOO_SOCKET_IFNAME="lo", RUN_NAME="my-run")
     logged = {

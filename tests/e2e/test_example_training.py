@@ -6,9 +6,7 @@ import json
 import wave
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import torch
 from PIL import Image
 from plyfile import PlyData
 
@@ -36,6 +34,8 @@ def run(folder: Path) -> Path:
 
 
 def test_figures_are_read_by_pandas(run: Path) -> None:
+    import pandas as pd
+
     lines = pd.read_json(run / "metrics.jsonl", lines=True, precise_float=True)
     losses = lines.dropna(subset="train/loss").set_index("step")["train/loss"]
     assert list(range(N_STEPS)) == losses.index.tolist()
@@ -46,6 +46,8 @@ def test_figures_are_read_by_pandas(run: Path) -> None:
 
 
 def test_settings_tables_texts_and_traces_are_json(run: Path) -> None:
+    import pandas as pd
+
     assert {"name": "AdamW", "lr": 3e-3} == json.loads((run / "hparams.json").read_text())["optimizer"]
     table = pd.read_json(run / "tables" / "overlap.jsonl", lines=True)
     assert ["nothing", "disk", "box"] * 3 == table["class"].tolist()
@@ -55,6 +57,8 @@ def test_settings_tables_texts_and_traces_are_json(run: Path) -> None:
 
 
 def test_media_are_read_by_stock_readers(run: Path) -> None:
+    import pandas as pd
+
     index = pd.read_json(run / "media" / "index.jsonl", lines=True)
     assert {"image", "mask", "audio", "video", "point_cloud"} == set(index["kind"])
     assert all((run / path).stat().st_size == size for path, size in zip(index["path"], index["size_bytes"], strict=True))
@@ -88,6 +92,8 @@ def test_the_log_has_what_was_printed(run: Path) -> None:
 
 
 def test_all_of_it_is_in_the_bucket(folder: Path, run: Path) -> None:
+    import torch
+
     bucket = folder / "bucket" / "shapes"
     here = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
     there = {path.relative_to(bucket).as_posix() for path in bucket.rglob("*") if path.is_file()}
