@@ -18,7 +18,7 @@ from servers.real import S3Server, Server, fake_gcs, fast_folder, juicefs_gatewa
 if TYPE_CHECKING:
     from wherry.runs import Runs
 
-pytest_plugins = ["command_line", "hangs", "large", "pairs", "servers.matrix", "untested"]
+pytest_plugins = ["command_line", "hangs", "large", "pairs", "servers.matrix", "tooling.reruns", "untested"]
 
 # A shell that starts the tests in the background has them ignore Ctrl-C, and so would every process that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
