@@ -10,6 +10,8 @@ EXTRA := .extra
 FUZZ := .fuzz
 # How long `make fuzz` searches.
 FUZZ_S ?= 600
+# The commit whose tests `make faults` and `make mutants` run.
+SUITE ?= HEAD
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PYTEST := $(BIN)/python -m pytest
 # Where it costs nothing; pyproject.toml says more.
@@ -23,7 +25,7 @@ STAMP_NAME := stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python
 STAMP := $(VENV)/$(STAMP_NAME)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-extra hooks demo ui-assets quick test matrix test-extra test-slow fuzz nightly fmt lint types bench bench-full bench-alone bench-peers bench-viewers release-check clean
+.PHONY: help setup setup-extra hooks demo ui-assets quick test matrix test-extra test-slow fuzz faults mutants nightly fmt lint types bench bench-full bench-alone bench-peers bench-viewers release-check clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +53,7 @@ quick: setup  ## lint, types and the tests nearest to what changed, in 90 second
 	$(BIN)/python tests/quick.py
 
 test: setup  ## everything that needs no more than Python and pip
-	$(PYTEST) -n 3 --dist worksteal $(COVERAGE)
+	$(PYTEST) -n 3 --dist worksteal --rerun-failed $(COVERAGE)
 
 matrix:  ## unit, checkpoint, mirror, logger and process tests with each Python from 3.10 to 3.14 that is installed
 	$(PYTHON) tests/pythons.py $(if $(RAN),--ran $(RAN)) $(if $(SHORT),--short) $(if $(PREPARE),--prepare)
@@ -93,6 +95,12 @@ $(FUZZ)/$(STAMP_NAME): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FUZZ)
 	$(FUZZ)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[test]' atheris==3.0.0
 	touch $@
+
+faults: setup  ## put back faults that were fixed, one at a time: the tests must find each; SUITE=COMMIT: the tests of that commit
+	$(BIN)/python tests/tooling/proof.py faults --suite $(SUITE)
+
+mutants: setup  ## change 200 small things, one at a time, where faults lose uploads; SUITE=COMMIT as above
+	$(BIN)/python tests/tooling/proof.py mutants --suite $(SUITE)
 
 nightly:  ## everything, in hours, with a table of results at the end; LANES="matrix slow": these lanes only
 	$(PYTHON) tests/tooling/nightly.py $(LANES)
@@ -143,4 +151,4 @@ release-check: ui-assets  ## build wheel and sdist, look into both, install and 
 	$(BIN)/python tests/release.py
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) $(PEERS) $(VIEWERS) $(TOOLS) $(EXTRA) $(FUZZ) .composer .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(PEERS) $(VIEWERS) $(TOOLS) $(EXTRA) $(FUZZ) .proof .composer .matrix build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -40,6 +40,8 @@ LANES = (
     Lane("extra", ("make", "test-extra"), 7200.0),
     Lane("slow", ("make", "test-slow"), 14400.0),
     Lane("fuzz", ("make", "fuzz"), 1800.0),
+    Lane("faults", ("make", "faults"), 7200.0),
+    Lane("mutants", ("make", "mutants"), 14400.0),
     Lane("bench", ("make", "bench"), 1800.0),
 )
 #: For writing down where all threads are, or for ending by itself after Ctrl-C, before it is killed.

@@ -78,8 +78,8 @@ class Suite:
     def __init__(self, commit: str) -> None:
         self.name = commit
         self.folder = WORK / f"tree-{commit}"
-        self.lines = WORK / f"lines-{commit}.json"
         head = _git("rev-parse", "HEAD")
+        self.lines = WORK / f"lines-{commit}-{head[:12]}.json"
         if not self.folder.exists():
             _git("worktree", "prune")
             _git("worktree", "add", "--detach", "--force", str(self.folder), head)
@@ -143,8 +143,6 @@ class Suite:
 
     def tests_of(self, change: Change) -> list[str]:
         """The tests that execute a line which the change touches, the fastest first."""
-        if not self.lines.exists():
-            sys.exit(f"record the suite first: {sys.argv[0]} record --suite {self.name}")
         recorded = json.loads(self.lines.read_text())
         names: set[str] = set()
         for path, text in change.files.items():
@@ -282,7 +280,7 @@ def results() -> list[Result]:
 
 
 def attempt(suite: Suite, kind: str, changes: Sequence[Change]) -> int:
-    """Try the changes that have no result yet; 1 if one of all was not killed."""
+    """Try the changes that have no result yet; 1 if a fault was not killed. Some mutants change nothing that can be seen."""
     known = {(one.name, one.key): one for one in results() if (one.suite, one.kind) == (suite.name, kind)}
     for number, change in enumerate(changes, 1):
         result = known.get((change.name, change.key))
@@ -294,7 +292,9 @@ def attempt(suite: Suite, kind: str, changes: Sequence[Change]) -> int:
             f"{number}/{len(changes)} {result.result:<12} {result.n_tests:>5} tests {result.seconds:>5.0f} s  {change.name}",
             flush=True,
         )
-    return int(any(known[change.name, change.key].result != "killed" for change in changes))
+    n_killed = sum(known[change.name, change.key].result == "killed" for change in changes)
+    print(f"{n_killed} of {len(changes)} killed")
+    return int(kind == "fault" and n_killed < len(changes))
 
 
 def table() -> str:
@@ -327,7 +327,7 @@ def _git(*arguments: str, folder: Path = ROOT) -> str:
 
 
 def main() -> int:
-    """0: every change was caught."""
+    """0: every fault was caught."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["record", "faults", "mutants", "table"])
     parser.add_argument("--suite", default="HEAD", metavar="COMMIT", help="the commit whose tests are run (default: HEAD)")
@@ -340,8 +340,10 @@ def main() -> int:
         print(table())
         return 0
     suite = Suite(options.suite)
-    if options.what == "record":
+    if options.what == "record" or not suite.lines.exists():
+        print(f"running the tests of {suite.name} once, to see which execute which lines", flush=True)
         suite.record(options.tests)
+    if options.what == "record":
         return 0
     if options.what == "faults":
         return attempt(suite, "fault", list(faults(suite.folder)))
