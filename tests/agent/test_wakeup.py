@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -101,7 +101,7 @@ def test_secrets_wait_for_room_but_not_for_ever(bell: Listener) -> None:
     assert carried in bell.receive()
 
 
-SECRETS: dict[str, dict[str, object]] = {"1": {"key": "secret"}}
+SECRETS: dict[str, Mapping[str, object]] = {"1": {"key": "secret"}}
 
 
 def test_secrets_go_with_the_first_call_and_then_once_a_second(bell: Listener) -> None:
