@@ -406,7 +406,11 @@ class Uploader(Reader):
         """Take back uploads of `name` that are queued, and wait for the end of one that is under way. What is stored stays."""
         uri = self.uri_for(name)
         self.spool.free(self.journal.uploads.cancel(uri, self._endpoint))
-        self._wait_for_name(uri)
+        moving = self.journal.queries.newest_open(uri, self._endpoint)
+        while moving is not None and self.journal.queries.unfinished(ids=[moving.id]):
+            self._wait(LOOK_AGAIN_S)
+            # It may be queued again, for its next attempt or as an object that it requires is missing.
+            self.spool.free(self.journal.uploads.cancel(uri, self._endpoint, up_to=moving.id))
 
 
 def _close_at_exit(uploader: Uploader, timeout_s: float | None = None) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support import CALLER, file_of
+from support import CALLER, file_of, wait_until
 from uploaders import block, queue, staged
 from wherry.errors import NotFoundError, UploadFailed
 from wherry.spool.journal.jobs import JobState
+from wherry.spool.presence import register
 from wherry.uploader import Uploader
 
 
@@ -161,3 +163,24 @@ def test_a_marker_never_names_data_that_failed(uploader: Uploader, dest: Path, s
         uploader.put(source, "marker", requires=[name]).result()
     assert not (dest / "marker").exists()
     uploader.journal.uploads.discard(None)
+
+
+@pytest.mark.parametrize("has_later", [False, True])
+def test_a_deletion_takes_back_an_upload_that_comes_back_to_the_queue(uploader: Uploader, has_later: bool) -> None:
+    """A worker had it when delete() was called, and gave it back. What is accepted after that call is sent."""
+    first = queue(uploader, "a", b"queued")
+    journal = uploader.journal
+    registration = register(uploader.spool, "other")  # else its lease would be taken from it
+    assert journal.work.lease("caller:other", 3600.0) is not None
+    deletion = threading.Thread(target=uploader.delete, args=("a",), daemon=True)
+    deletion.start()
+    wait_until(lambda: any(uploader.spool.inside("clients").glob("*.bell")), what="the deletion to wait for the other session")
+    later = queue(uploader, "a", b"accepted meanwhile") if has_later else first
+    journal.work.requeue(first, "caller:other", wait_s=3600.0, error="what it requires is not there")
+    deletion.join(60.0)
+    os.close(registration)
+    has_ended, state = not deletion.is_alive(), journal.queries.jobs(ids=[later])[0].state
+    uploader.spool.free(journal.uploads.cancel(uploader.uri_for("a"), ""))  # a failure must not wait for them
+    assert has_ended
+    assert has_later != (state is JobState.DISCARDED)
+    assert [] == staged(uploader)

@@ -163,9 +163,14 @@ class Uploads(Role):
             db.execute("INSERT INTO sqlite_sequence SELECT 'jobs', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence)")
             db.execute("UPDATE sqlite_sequence SET seq = MAX(seq, ?) WHERE name = 'jobs'", (first - 1,))
 
-    def cancel(self, uri: str, endpoint: str) -> list[str]:
-        """Take back the queued and the failed uploads of a name that is being deleted. Returns the staged files freed."""
+    def cancel(self, uri: str, endpoint: str, *, up_to: JobId | None = None) -> list[str]:
+        """Take back the queued and the failed uploads of a name that is being deleted. Returns the staged files freed.
+
+        `up_to`: the newest job that is meant; later ones stay.
+        """
         which = "uri = ? AND place = ? AND kind = 'put' AND state IN ('queued', 'failed')"
+        if up_to is not None:
+            which += f" AND id <= {int(up_to)}"
         return self._discard(which, uri, endpoint)[1]
 
     def has_failures(self, owner: str) -> bool:
