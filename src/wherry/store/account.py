@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from wherry.config import RetryConfig
+from wherry.config import TERMINAL_RETRY
 from wherry.errors import ConfigError
 from wherry.store import BucketMeta
 from wherry.store.options import Backend
@@ -15,7 +15,7 @@ from wherry.store.retry import call_with_retry
 
 
 def list_buckets(scheme: str, options: Mapping[str, object]) -> list[BucketMeta]:
-    """The buckets that the credentials may list, by name.
+    """The buckets that the credentials may list, by name. A person waits for them: no answer is waited for longer than at a terminal.
 
     Raises ConfigError for a scheme whose stores are no buckets, MissingExtraError, AccessDeniedError.
     """
@@ -25,4 +25,4 @@ def list_buckets(scheme: str, options: Mapping[str, object]) -> list[BucketMeta]
     require_libraries(scheme, backend)
     module_name, _, function_name = backend.buckets.partition(":")
     ask = cast("Callable[[Mapping[str, object]], list[BucketMeta]]", getattr(importlib.import_module(module_name), function_name))
-    return sorted(call_with_retry(lambda: ask(options), config=RetryConfig()), key=lambda bucket: bucket.name)
+    return sorted(call_with_retry(lambda: ask(options), config=TERMINAL_RETRY), key=lambda bucket: bucket.name)
