@@ -319,7 +319,7 @@ class Uploader(Reader):
         is_done = wait_until_drained(self.counts, self._wait, timeout_s=timeout_s, is_stuck=is_stuck, progress=progress_bar)
         if not is_done and not held:
             why = f"after {timeout_s:g} s" if patience is None else patience.why
-            where = "they go on in the background" if self._session.has_agent else "they stay in the spool"
+            where = "they go on in the background" if self._session.reaches_agent() else "they stay in the spool"
             raise TimeoutError(self._failures.unfinished(self.uri, why, where))
         self._failures.raise_uploads(held)
 
@@ -344,7 +344,7 @@ class Uploader(Reader):
             if self._session.is_here:
                 self._drain_at_an_end(timeout_s, progress_bar=progress_bar)
         except (KeyboardInterrupt, SystemExit):  # a signal's handler may raise the second, as Composer's does
-            sys.stderr.write(f"\nwherry: {self._failures.left(has_agent=self._session.has_agent)}\n")
+            sys.stderr.write(f"\nwherry: {self._failures.left(has_agent=self._session.reaches_agent())}\n")
             raise
         finally:
             self._sign_off()

@@ -87,6 +87,28 @@ def test_an_upload_stays_accepted_when_no_agent_can_be_started(gate: Gate) -> No
     assert ["a"] == [path.name for path in gate.dest.iterdir()]
 
 
+@pytest.mark.parametrize("end", ["uploader.close()", "uploader.flush()", "uploader.journal.close(); drain()"])
+def test_where_no_agent_can_be_started_whoever_waits_makes_the_uploads(gate: Gate, end: str) -> None:
+    gate.open()
+    code, output = gate.run(f"""
+    import os, sys, wherry
+    from wherry.cli import main
+    def drain():
+        sys.argv = ["wherry", "drain"]
+        main()
+    sys.executable = "/no/such/python"
+    uploader = wherry.Uploader("gated://x")
+    with uploader.open("a") as file:
+        file.write(b"a")
+    assert not os.listdir({str(gate.dest)!r})
+    {end}
+    os._exit(0)
+    """)
+    assert 0 == code, output
+    assert "could not be started" in output
+    assert ["a"] == [path.name for path in gate.dest.iterdir()]
+
+
 def test_sigterm_stops_the_agent_and_the_next_goes_on(gate: Gate) -> None:
     gate.run("import os, wherry; wherry.Uploader('gated://x').open('a').close(); os._exit(0)")
     agent = gate.agent()

@@ -44,9 +44,12 @@ class JobWaiter:
                 self.wait(LOOK_AGAIN_S)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until some job ends, at most `timeout_s`; without an agent do the next job instead, however long it takes."""
+        """Wait until some job ends, at most `timeout_s`.
+
+        Without an agent, also if none can be started, do the next job instead, however long it takes.
+        """
         raise_if_interrupted()
-        if self._session.has_agent:
+        if self._session.reaches_agent():
             self._session.wait(timeout_s)
             return
         if self._caller is None:

@@ -45,8 +45,9 @@ class Session:
         self._listener_lock = threading.Lock()
         self._notifier = Notifier()
         self._called_s = -LOOK_AGAIN_S
-        #: Whether it was said that no agent can be started.
-        self._is_told = False
+        #: No agent could be started at the last try; and a warning has said so.
+        self._is_agent_missing = False
+        self._has_warned = False
 
     @property
     def is_here(self) -> bool:
@@ -64,21 +65,33 @@ class Session:
         carried: dict[str, object] = {} if warm is None else {"warm": [warm]}
         address = self.spool.name_inside("bell")
         if self._notifier.notify(address, self.secrets, carried):
+            self._is_agent_missing = False
             return
         try:
             start_agent(self.spool.folder, self._agent)
         except OSError as error:  # what was accepted stays so, and the next call tries again
-            if not self._is_told:
-                words = "the agent of %s could not be started: %s. Uploads wait until the next try, or for wherry drain"
-                log.warning(words, self.spool.folder, error)
-                self._is_told = True
+            self._is_agent_missing = True
+            if not self._has_warned:
+                warning = (
+                    "the agent of %s could not be started: %s. Uploads wait until the next try, or until this program waits for "
+                    "them or ends: it then makes them itself"
+                )
+                log.warning(warning, self.spool.folder, error)
+                self._has_warned = True
             return
+        self._is_agent_missing = False
         until_s = time.monotonic() + _AGENT_START_S
         while (carried or self.secrets) and not self._notifier.notify(address, self.secrets, carried):
             if time.monotonic() > until_s:
                 log.warning("the agent of %s does not answer: see %s", self.spool.folder, self.spool.folder / "agent.log")
                 return
             time.sleep(_ASK_AGAIN_S)  # it has no way to call us before it listens itself
+
+    def reaches_agent(self) -> bool:
+        """Return False if this session has no agent, or none can be started: that is tried again once a second."""
+        if self._is_agent_missing and time.monotonic() - self._called_s >= LOOK_AGAIN_S:
+            self.call_agent()
+        return self.has_agent and not self._is_agent_missing
 
     def listener(self) -> Listener:
         """Where we are woken; from its first use on, no end of a job is missed."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -38,6 +38,7 @@ from wherry.quantities import count_text, size_text
 from wherry.redact import register_secret
 
 if TYPE_CHECKING:
+    from wherry.agent.job_waiter import JobWaiter
     from wherry.agent.session import Session
     from wherry.cli.status import Waiting
     from wherry.errors import JobFailure
@@ -158,25 +159,21 @@ def drain(
     secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
     agent_pid = pid_of_agent(place)
     before = journal.queries.counts()
-    session = _session(place, secrets)
     try:
-        journal.work.resume()  # the user may have mended what uploads wait for
-        session.call_agent()
-        closed = [one.store_id for one in waiting_for_secrets(journal, agent_pid, secrets)]
-        is_done = wait_until_drained(
-            _doable(journal, agent_pid, secrets),
-            session.wait,
-            timeout_s=timeout,
-            is_stuck=lambda _: timeout is None and bool(journal.overview.held_up(closed=closed)),
-            progress=not is_quiet(),
-        )
+        with _waiter(place, journal, secrets) as waiter:
+            closed = [one.store_id for one in waiting_for_secrets(journal, agent_pid, secrets)]
+            is_done = wait_until_drained(
+                _doable(journal, agent_pid, secrets),
+                waiter.wait,
+                timeout_s=timeout,
+                is_stuck=lambda _: timeout is None and bool(journal.overview.held_up(closed=closed)),
+                progress=not is_quiet(),
+            )
     except KeyboardInterrupt:
         left = journal.queries.counts()
         n_left = left.queued + left.leased
         print_err(f"interrupted; going on in the background: {count_text(n_left, 'upload')}, {size_text(left.bytes_queued)}")
         raise typer.Exit(Exit.INTERRUPTED) from None
-    finally:
-        session.sign_off()
     counts = journal.queries.counts()
     held = journal.overview.held_up(closed=closed)
     waiting = waiting_for_secrets(journal, agent_pid, secrets)
@@ -229,6 +226,22 @@ def _session(spool: Spool, secrets: Mapping[int, dict[str, object]]) -> Session:
     session = Session(spool, AgentConfig())
     session.secrets = {str(store_id): options for store_id, options in secrets.items()}
     return session
+
+
+@contextmanager
+def _waiter(spool: Spool, journal: Journal, secrets: Mapping[int, dict[str, object]]) -> Iterator[JobWaiter]:
+    """Have the agent try all uploads now, and wait for them within the block."""
+    from wherry.agent.job_waiter import JobWaiter
+
+    session = _session(spool, secrets)
+    waiter = JobWaiter(session, journal)
+    try:
+        journal.work.resume()  # the user may have mended what uploads wait for
+        session.call_agent()
+        yield waiter
+    finally:
+        waiter.close()
+        session.sign_off()
 
 
 def _doable(journal: Journal, agent_pid: int | None, given: Mapping[int, object]) -> Callable[[], Counts]:
