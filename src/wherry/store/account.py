@@ -15,7 +15,7 @@ from wherry.store.retry import call_with_retry
 
 
 def list_buckets(scheme: str, options: Mapping[str, object]) -> list[BucketMeta]:
-    """The buckets that the credentials may list, by name. A person waits for them: no answer is waited for longer than at a terminal.
+    """Return the buckets that the credentials may list, by name. A person waits for them, so it gives up after seconds.
 
     Raises ConfigError for a scheme whose stores are no buckets, MissingExtraError, AccessDeniedError.
     """
