@@ -13,11 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
-from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
 
 import wherry
 from servers.real import S3Server
@@ -47,12 +42,16 @@ def run(bucket: Path, spool_folder: Path) -> Iterator[Checkpoints]:
 
 
 def state_of(seed: int, **more: Any) -> dict[str, Any]:
+    import torch
+
     torch.manual_seed(seed)
     model = {"weight": torch.rand(300, 40), "bias": torch.rand(3, dtype=torch.bfloat16), "empty": torch.zeros(0)}
     return {"model": model, "step": torch.tensor(seed), "lr": 0.1 * seed, "names": ["a", "b"], **more}
 
 
 def empty(state: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
     return {
         name: empty(value) if isinstance(value, dict) else torch.zeros_like(value) if isinstance(value, torch.Tensor) else None
         for name, value in state.items()
@@ -60,6 +59,8 @@ def empty(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def same(first: Any, second: Any) -> None:
+    import torch
+
     if isinstance(first, dict):
         assert list(first) == list(second)
         for name in first:
@@ -69,6 +70,8 @@ def same(first: Any, second: Any) -> None:
 
 
 def saved(run: Checkpoints, step: int, state: dict[str, Any] | None = None, **how: Any) -> dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
     state = state_of(step) if state is None else state
     writer = StorageWriter(run, step, **how)
     save_distributed(state, storage_writer=writer)
@@ -77,6 +80,8 @@ def saved(run: Checkpoints, step: int, state: dict[str, Any] | None = None, **ho
 
 
 def loaded(run: Checkpoints, like: dict[str, Any], which: int | str = "latest") -> dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+
     found = empty(like)
     load_distributed(found, storage_reader=StorageReader(run, which))
     return found
@@ -91,6 +96,9 @@ def test_what_was_saved_is_loaded(run: Checkpoints, how: dict[str, Any]) -> None
 
 
 def test_a_planner_that_keeps_its_plans_saves_set_after_set(run: Checkpoints) -> None:
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
     for step in (1, 2, 3):
         state = state_of(step)
         writer = StorageWriter(run, step)
@@ -100,6 +108,10 @@ def test_a_planner_that_keeps_its_plans_saves_set_after_set(run: Checkpoints) ->
 
 
 def test_only_what_is_needed_is_fetched(run: Checkpoints) -> None:
+    import torch
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
     large = {"model": {"a": torch.rand(1000, 500), "b": torch.rand(1000, 500)}, "step": torch.tensor(1)}
     writer = StorageWriter(run, 1)
     save_distributed(large, storage_writer=writer)
@@ -125,6 +137,8 @@ class CountingStore(WrappedStore):
 
 
 def test_a_flipped_bit_is_found_before_anything_is_loaded(run: Checkpoints, bucket: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+
     state = saved(run, 1)
     (path,) = bucket.glob("run1/checkpoints/data/*/__0_0.distcp")
     data = bytearray(path.read_bytes())
@@ -135,6 +149,9 @@ def test_a_flipped_bit_is_found_before_anything_is_loaded(run: Checkpoints, buck
 
 
 def test_a_shard_that_is_gone_is_named(run: Checkpoints, bucket: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+
     state = saved(run, 1)
     reader = StorageReader(run)
     for path in bucket.glob("run1/checkpoints/data/*/__0_0.distcp"):
@@ -145,6 +162,9 @@ def test_a_shard_that_is_gone_is_named(run: Checkpoints, bucket: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["file", "s3"])
 def test_a_shard_that_shrank_is_found_at_once(scheme: str, request: pytest.FixtureRequest, spool_folder: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+
     uri, options = request.getfixturevalue(f"{scheme}_place")
     with wherry.Checkpoints(uri, "run1", spool=spool_folder, storage_options=options) as run:
         state = saved(run, 1)
@@ -181,6 +201,8 @@ def evil_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_value_that_runs_code_is_refused(run: Checkpoints, evil_folder: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+
     saved(run, 1, state=state_of(1, evil=Evil()))
     with pytest.raises(CheckpointException, match=r"evil is refused.*add_safe_globals"):
         loaded(run, state_of(1, evil=None))
@@ -188,6 +210,8 @@ def test_a_value_that_runs_code_is_refused(run: Checkpoints, evil_folder: Path) 
 
 
 def test_metadata_that_runs_code_are_refused(run: Checkpoints, evil_folder: Path, tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / ".metadata").write_bytes(pickle.dumps(Evil()))
@@ -227,6 +251,8 @@ def test_metadata_name_nothing_but_descriptions(module: str, name: str) -> None:
     ids=str,
 )
 def test_a_place_that_cannot_be_is_refused(run: Checkpoints, tmp_path: Path, wrong: dict[str, Any], words: str) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+
     torch_saves(tmp_path / "folder", state_of(1))
     path = tmp_path / "folder" / ".metadata"
     metadata = read_dcp_metadata(io.BytesIO(path.read_bytes()), "")
@@ -240,6 +266,8 @@ def test_a_place_that_cannot_be_is_refused(run: Checkpoints, tmp_path: Path, wro
 
 
 def torch_saves(folder: Path, state: dict[str, Any]) -> None:
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
     save_distributed(state, checkpoint_id=folder)
 
 
@@ -252,6 +280,9 @@ def test_what_torchs_own_writer_has_saved_is_loaded(run: Checkpoints, tmp_path: 
 
 @pytest.mark.parametrize("how", ["missing", "damaged"])
 def test_a_receipt_that_is_not_as_it_was_names_the_set(run: Checkpoints, bucket: Path, how: str) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+
     state = saved(run, 1)
     reader = StorageReader(run)
     for path in bucket.glob("run1/checkpoints/data/*/_ranks/*"):
@@ -263,6 +294,9 @@ def test_a_receipt_that_is_not_as_it_was_names_the_set(run: Checkpoints, bucket:
 
 
 def test_a_set_that_is_deleted_before_it_is_loaded_is_told_as_that(run: Checkpoints, bucket: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+
     state = saved(run, 1)
     saved(run, 2)
     reader = StorageReader(run, 1)
@@ -273,6 +307,9 @@ def test_a_set_that_is_deleted_before_it_is_loaded_is_told_as_that(run: Checkpoi
 
 
 def test_a_set_without_metadata_is_told(run: Checkpoints, tmp_path: Path) -> None:
+    import torch
+    from torch.distributed.checkpoint.api import CheckpointException
+
     assert run.save(1, {"weight": torch.ones(1)}).wait(60)
     with pytest.raises(CheckpointException, match=r"was not saved by torch\.distributed\.checkpoint"):
         loaded(run, state_of(1))
@@ -288,6 +325,9 @@ def test_a_step_is_saved_once_unless_it_may_be_overwritten(run: Checkpoints) -> 
 
 
 def test_a_writer_is_for_one_set(run: Checkpoints) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
     writer = StorageWriter(run, 1)
     save_distributed(state_of(1), storage_writer=writer)
     for again in (writer, pickle.loads(pickle.dumps(writer))):  # noqa: S301  our own
@@ -298,6 +338,9 @@ def test_a_writer_is_for_one_set(run: Checkpoints) -> None:
 
 
 def test_a_checkpoint_id_beside_the_step_is_refused(run: Checkpoints) -> None:
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
     with pytest.raises(ConfigError, match="leave it out"):
         save_distributed(state_of(1), storage_writer=StorageWriter(run, 1), checkpoint_id="elsewhere")
     saved(run, 2)
@@ -305,14 +348,17 @@ def test_a_checkpoint_id_beside_the_step_is_refused(run: Checkpoints) -> None:
         load_distributed(state_of(1), storage_reader=StorageReader(run), checkpoint_id="elsewhere")
 
 
-class Broken(DefaultSavePlanner):
-    def resolve_data(self, write_item: Any) -> Any:
-        raise ZeroDivisionError(write_item.index.fqn)
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("thread_count", [1, 2])
 def test_a_save_that_fails_is_no_set(run: Checkpoints, thread_count: int) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
+    class Broken(DefaultSavePlanner):
+        def resolve_data(self, write_item: Any) -> Any:
+            raise ZeroDivisionError(write_item.index.fqn)
+
     writer = StorageWriter(run, 1, thread_count=thread_count)
     with pytest.raises(CheckpointException):
         save_distributed(state_of(1), storage_writer=writer, planner=Broken())
@@ -325,6 +371,9 @@ def test_a_save_that_fails_is_no_set(run: Checkpoints, thread_count: int) -> Non
 
 
 def test_the_rank_that_coordinates_must_be_rank_0(bucket: Path, spool_folder: Path) -> None:
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_saver import save as save_distributed
+
     world = World(1, 2, 1)
     with (
         wherry.Checkpoints(bucket, "run1", attempt=1, world=world, spool=spool_folder) as second,
@@ -334,6 +383,9 @@ def test_the_rank_that_coordinates_must_be_rank_0(bucket: Path, spool_folder: Pa
 
 
 def test_a_set_of_another_size_is_told(run: Checkpoints) -> None:
+    import torch
+    from torch.distributed.checkpoint.api import CheckpointException
+
     saved(run, 1)
     with pytest.raises(CheckpointException, match=r"ize mismatch|has the size"):
         loaded(run, {"model": {"weight": torch.zeros(300, 41)}})
@@ -349,6 +401,9 @@ def test_the_next_set_has_the_loaded_one_as_its_parent(run: Checkpoints) -> None
 
 
 def test_tensors_that_do_not_change_are_sent_once_if_each_has_a_file_of_its_own(bucket: Path, spool_folder: Path) -> None:
+    import torch
+    from torch.distributed.checkpoint.state_dict_loader import load as load_distributed
+
     frozen = state_of(1)
     with wherry.Checkpoints(bucket, "run1", spool=spool_folder, dedupe=True) as run:
         for step in (10, 20, 30):

@@ -10,16 +10,27 @@ from contextlib import suppress
 #: examples of its help are run, each by a new interpreter: tests/cli/test_examples.py.
 _IMPORTED = (
     "typer._adapters",
+    "typer._click.decorators",
     "pydantic.plugin._loader",
     "importlib.metadata",
     "rich.console",
     "wherry.uploader",
+    "botocore.session",
+    "botocore.client",
+    "botocore.docs.docstring",
+    "wherry.backends.s3.client",
+    "wherry.backends.s3.sdk_errors",
     "wherry.backends.local.store",
+    "wherry.cli.taken_names",
+    "wherry.store.server_features",
+    "wherry.transfer.copying",
     "wherry.cli.copy_verbs.planning",
     "wherry.cli.copy_verbs.transfers",
     "wherry.mirror.reader.pull",
     "wherry.checkpoints.checkpoints",
     "wherry.runs.run",
+    "wherry.backends.s3.store",
+    "wherry.backends.gcs.store",
 )
 
 

@@ -18,7 +18,7 @@ from wherry.checksum import crc32c, format_crc32c
 from wherry.cli.doctor import Finding, Level, ms_since
 from wherry.cli.doctor_remedies import remedy_for
 from wherry.cli.exit_codes import Exit, exit_for
-from wherry.config import TERMINAL_RETRY
+from wherry.config import TERMINAL_RETRY, RetryConfig
 from wherry.errors import AccessDeniedError, AlreadyExistsError, NotFoundError, StoreError, WherryError
 from wherry.store import CRC32C_METADATA, TOKEN_METADATA, ObjectMeta, Part, PutOptions
 from wherry.store.registry import check_usable, open_store
@@ -72,12 +72,14 @@ class _Probe:
         return self.finding(what, Level.BAD, text, remedy_for(error, self.uri, self.options), exit_for(error))
 
 
-def examine_store(uri: StoreURI, options: Mapping[str, object]) -> Generator[Finding, None, None]:
+def examine_store(
+    uri: StoreURI, options: Mapping[str, object], retry: RetryConfig = TERMINAL_RETRY
+) -> Generator[Finding, None, None]:
     """Write, read, list and delete small objects below `uri`, and report what the endpoint can do."""
     with ExitStack() as stack:
         try:
             check_usable(uri.scheme, options)
-            store = RetryStore(open_store(uri, options), TERMINAL_RETRY)
+            store = RetryStore(open_store(uri, options), retry)
         except (WherryError, ImportError) as error:
             yield Finding("settings", Level.BAD, str(error), exit=exit_for(error))
             return
