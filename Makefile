@@ -25,7 +25,7 @@ STAMP_NAME := stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python
 STAMP := $(VENV)/$(STAMP_NAME)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-extra hooks demo ui-assets quick test matrix test-extra test-slow fuzz faults mutants nightly fmt lint types bench bench-full bench-alone bench-peers bench-viewers release-check clean
+.PHONY: help setup setup-extra hooks demo ui-assets quick test matrix test-extra test-slow fuzz faults mutants regressions nightly fmt lint types bench bench-full bench-alone bench-peers bench-viewers release-check clean
 
 help:  ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,11 @@ faults: setup  ## put back faults that were fixed, one at a time: the tests must
 
 mutants: setup  ## change 200 small things, one at a time, where faults lose uploads; SUITE=COMMIT as above
 	$(BIN)/python tests/tooling/proof.py mutants --suite $(SUITE)
+
+# The last commit before the faults were fixed that the table of docs/faults.md names.
+BASE ?= 9a89305
+regressions: setup  ## the tests that docs/faults.md names, on the code from before the faults were fixed: each must fail; BASE=COMMIT
+	$(BIN)/python tests/tooling/regressions.py $(BASE)
 
 nightly:  ## everything, in hours, with a table of results at the end; LANES="matrix slow": these lanes only
 	$(PYTHON) tests/tooling/nightly.py $(LANES)

@@ -1,0 +1,92 @@
+"""Runs the tests of faults that were fixed against older code, where each must fail: ``make regressions BASE=COMMIT``.
+
+docs/faults.md names them: a row of its table of kinds has, in its last column, the tests in backquotes, as
+``tests/a/test_b.py`` or ``tests/a/test_b.py::test_c``. A name stands for all cases of that file or function; one of them must
+fail. The tests are those of HEAD, the product (src, backends) is that of BASE, both in a git worktree below .proof/, which may be
+deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("src", "backends")
+LIMIT_S = 3600.0
+
+
+def named(text: str) -> list[str]:
+    """The tests that the rows of tables in a Markdown text name, each once, in their order."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return list(dict.fromkeys(name for row in rows for name in re.findall(r"`(tests/[\w/.]+\.py(?:::\w+)*)`", row)))
+
+
+def outcomes(report: str) -> dict[str, bool]:
+    """For each test of a JUnit report of pytest, without its parameters, whether one of its cases failed.
+
+    A module that cannot be imported, as it needs what BASE lacks, is one failed case that has the name of the file.
+    """
+    failed: dict[str, bool] = {}
+    for case in ET.fromstring(report).iter("testcase"):  # noqa: S314  # pytest has just written it
+        name = f"{case.get('classname')}.{case.get('name', '').partition('[')[0]}".strip(".")
+        is_red = case.find("failure") is not None or case.find("error") is not None
+        failed[name] = failed.get(name, False) or is_red
+    return failed
+
+
+def is_red(name: str, failed: Mapping[str, bool]) -> bool | None:
+    """Whether a test or file that docs/faults.md names has failed; None if it was not run."""
+    path, *functions = name.split("::")
+    module = path.removesuffix(".py").replace("/", ".")
+    wanted = ".".join([module, *functions])
+    ran = [value for test, value in failed.items() if test == module or f"{test}.".startswith(f"{wanted}.")]
+    return any(ran) if ran else None
+
+
+def run(base: str, names: Sequence[str]) -> str:
+    """Run them with the product of `base`; pytest's report."""
+    folder = ROOT / ".proof" / f"regressions-{base.replace('/', '-')}"
+    if not folder.exists():
+        _git("worktree", "prune")
+        _git("worktree", "add", "--detach", "--force", str(folder), "HEAD")
+    _git("reset", "--quiet", "--hard", _git("rev-parse", "HEAD"), folder=folder)
+    _git("clean", "--quiet", "-fd", folder=folder)
+    for part in PRODUCT:
+        shutil.rmtree(folder / part)
+    _git("checkout", "--quiet", base, "--", *PRODUCT, folder=folder)
+    report = folder / "report.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--timeout=60", "-m", "not extra"]
+    options = ["--continue-on-collection-errors", f"--junitxml={report}"]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([*command, *options, *names], cwd=folder, env=environment, check=False, timeout=LIMIT_S)
+    return report.read_text()
+
+
+def _git(*arguments: str, folder: Path = ROOT) -> str:
+    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> int:
+    """0: all that is named has failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", help="the commit whose product is tested")
+    names = named((ROOT / "docs/faults.md").read_text())
+    failed = outcomes(run(parser.parse_args().base, names))
+    words = {True: "red", False: "GREEN, and must be red", None: "NOT RUN"}
+    results = [is_red(name, failed) for name in names]
+    for name, result in zip(names, results, strict=True):
+        print(f"{words[result]:<22}  {name}")
+    print(f"{results.count(True)} of {len(names)} are red")
+    return int(results != [True] * len(names))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
