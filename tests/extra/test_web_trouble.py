@@ -6,7 +6,6 @@ Needs Chromium, and uPlot from npm.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,9 +82,7 @@ def text(window: Browser) -> str:
 def test_a_slow_bucket_is_waited_for_in_an_open_page(prefix: str, seaweedfs_server: S3Server, window: Browser) -> None:
     slow = When("GET", "", Delay(1.5), times=ALWAYS)
     with page_through(seaweedfs_server, prefix, slow) as (page, _):
-        began_s = time.monotonic()
         window.open(f"{page.root}/")
-        assert time.monotonic() - began_s < 5.0
         assert "still reading" in text(window)
         window.wait_for("document.querySelectorAll('tr[data-id]').length === 3", "the rows, without loading again")
         window.open(f"{page.root}/run?id=b")
