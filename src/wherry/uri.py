@@ -17,6 +17,8 @@ from wherry.errors import ConfigError
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
 #: ``name:password@``. Names of access points begin with ``arn:``, and addresses of IPv6 have brackets.
 _LOGIN = re.compile(r"(?!arn:)[^/:\[]*:[^@]*@", re.DOTALL)
+#: An access point's ARN as AWS writes it; botocore takes a ":" for each "/" in it.
+_ACCESS_POINT = re.compile(r"arn:[^/]*:(?:outpost[:/][^:/]+[:/])?accesspoint/[^/]+")
 _PORT = re.compile(r"[^/:\[]*:[0-9]+/")
 #: Their root is a bucket, never a host with a port.
 _WITHOUT_PORT = frozenset({"s3", "gs"})
@@ -115,7 +117,10 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
             raise ConfigError(f"{text!r}: a file URI needs an absolute path, file:///folder/name")
         return StoreURI("file", "", os.path.abspath(path).strip("/"))
     scheme = SCHEME_ALIASES.get(match[1].lower(), match[1].lower())
-    root, _, prefix = match[2].partition("/")
+    rest = match[2]
+    if scheme == "s3" and (arn := _ACCESS_POINT.match(rest)) is not None:
+        rest = arn[0].replace("/", ":") + rest[arn.end() :]
+    root, _, prefix = rest.partition("/")
     shown = hide_login(scheme, match[2])
     if shown != match[2]:
         raise ConfigError(

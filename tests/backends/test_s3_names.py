@@ -19,12 +19,15 @@ from botocore.config import Config
 from lax_s3 import lax_server, store_at
 from servers import tls
 from servers.real import S3Server
+from wherry.backends.s3.client import connect
 from wherry.backends.s3.digests import crc32c_of, digest_of, encode_crc32c
+from wherry.backends.s3.options import S3Options
+from wherry.backends.s3.sample import sample_of
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import ConfigError, NotFoundError, PermanentError, StoreError
 from wherry.store import Part, PutOptions
-from wherry.uri import StoreURI
+from wherry.uri import StoreURI, parse_uri
 
 DATA = b"0123456789" * 100
 MD5 = hashlib.md5(DATA, usedforsecurity=False).hexdigest()
@@ -305,3 +308,28 @@ def test_a_missing_upload_is_no_missing_bucket(server: S3Server, key: str, file:
         with pytest.raises(NotFoundError):
             store.put_part(key, "00000000-0000-0000-0000-000000000000", file, Part(1, 0, 10, crc32c(DATA[:10])))
         store.abort(key, "00000000-0000-0000-0000-000000000000")
+
+
+@pytest.mark.parametrize("mark", [":", "/"])
+@pytest.mark.parametrize(
+    ("arn", "host"),
+    [
+        ("arn:aws:s3:us-west-2:123456789012:accesspoint_mine", "mine-123456789012.s3-accesspoint.us-west-2.amazonaws.com"),
+        (
+            "arn:aws:s3-object-lambda:us-west-2:123456789012:accesspoint_mine",
+            "mine-123456789012.s3-object-lambda.us-west-2.amazonaws.com",
+        ),
+        (
+            "arn:aws:s3-outposts:us-west-2:123456789012:outpost_op-01234567890123456_accesspoint_mine",
+            "mine-123456789012.op-01234567890123456.s3-outposts.us-west-2.amazonaws.com",
+        ),
+    ],
+)
+def test_an_access_point_may_be_written_with_slashes(mark: str, arn: str, host: str) -> None:
+    uri = parse_uri(f"s3://{arn.replace('_', mark)}/run1/logs")
+    assert "run1/logs" == uri.prefix
+    assert uri == parse_uri(str(uri))
+    options = S3Options(region="us-west-2", aws_access_key_id="key", aws_secret_access_key="secret")
+    connection = connect(options, uri.root)
+    assert f"https://{host}/" in sample_of(connection.client, uri.root, "put_object").url
+    connection.close()
