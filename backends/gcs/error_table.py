@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from time import time
@@ -96,7 +97,8 @@ def failed(error: Exception, endpoint: str, timeout_s: float) -> StoreError:
 
 def _without_token(error: DefaultCredentialsError | RefreshError) -> StoreError:
     if isinstance(error, DefaultCredentialsError):
-        return AccessDeniedError("no credentials were found", hint=CREDENTIALS_HINT)
+        why = f": {error.args[0]}" if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS") else ""  # which file is wrong
+        return AccessDeniedError(f"no credentials were found{why}", hint=CREDENTIALS_HINT)
     words = f"the credentials were not renewed: {error.args[0]}"
     if "iat and exp" in words or "reasonable timeframe" in words:
         return ClockSkewedError(words, hint=_CLOCK_HINT)

@@ -15,7 +15,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
-from wherry.store.options import ANYTHING, CERTIFICATES, MOST_IN_FLIGHT, Backend, StorageOptions, check_endpoint, one_of, option
+from wherry.store.options import (
+    ANYTHING,
+    CERTIFICATES,
+    COMMON_VARIABLES,
+    MOST_IN_FLIGHT,
+    Backend,
+    StorageOptions,
+    check_endpoint,
+    one_of,
+    option,
+)
 from wherry.uri import check_domain_like
 
 #: Kind of key file -> what it must hold (google-auth, `from_service_account_info`, `from_authorized_user_info`).
@@ -24,6 +34,14 @@ _KEY_FIELDS = {
     "authorized_user": ("client_id", "client_secret", "refresh_token"),
 }
 _KEY_BYTES = 32
+#: What google-auth (2.x) reads to find accounts, and wherry or Google's own client to find servers and projects.
+_VARIABLES = (
+    *("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT", "GOOGLE_CLOUD_QUOTA_PROJECT"),
+    *("CLOUDSDK_CONFIG", "STORAGE_EMULATOR_HOST", "GOOGLE_CLOUD_UNIVERSE_DOMAIN", "NO_GCE_CHECK"),
+    *("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP", "GCE_METADATA_MTLS_MODE"),
+    *("GOOGLE_API_USE_CLIENT_CERTIFICATE", "CLOUDSDK_CONTEXT_AWARE_USE_CLIENT_CERTIFICATE", "GOOGLE_API_CERTIFICATE_CONFIG"),
+    *("GOOGLE_AUTH_TRUST_BOUNDARY_ENABLED", "GOOGLE_EXTERNAL_ACCOUNT_ALLOW_EXECUTABLES"),
+)
 _GOOGLES_HOST = re.compile(r"(^|\.)googleapis\.com$")
 
 
@@ -33,20 +51,20 @@ class GCSOptions(StorageOptions):
 
     scheme = "gs"
     #: Another server than Google's; else $STORAGE_EMULATOR_HOST, which also means anonymous.
-    endpoint_url: str | None = option(None, names_server=True, variables=("STORAGE_EMULATOR_HOST",), implies="anonymous")
+    endpoint_url: str | None = option(None, names_server=True, variables=("STORAGE_EMULATOR_HOST",))
     #: Whose buckets `wherry ls gs://` lists; calls for objects need no project.
-    project: str | None = option(None, variables=("GOOGLE_CLOUD_PROJECT",))
+    project: str | None = None
     #: The project that pays for the requests to a bucket that bills who asks ("requester pays").
     user_project: str | None = None
     #: A key of 32 bytes in base64, by which Google encrypts objects and forgets it ("customer-supplied encryption keys").
     encryption_key: str | None = option(None, is_secret=True)
     #: A key file, its content as a dict or as text, an access token, or none of them: public buckets.
-    credentials_file: str | None = option(None, names_credentials=True, variables=("GOOGLE_APPLICATION_CREDENTIALS",))
+    credentials_file: str | None = option(None, names_credentials=True)
     credentials_json: object = option(None, kind=ANYTHING, is_secret=True)
     token: str | None = option(None, is_secret=True)
     anonymous: bool = option(False, names_credentials=True)
     #: Whether to verify the server's certificate, or the file of the authority to verify it with.
-    verify: bool | str = option(True, kind=CERTIFICATES, variables=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
+    verify: bool | str = option(True, kind=CERTIFICATES)
     #: For a connection, and for each wait for bytes.
     timeout_s: float = 60.0
     max_connections: int = MOST_IN_FLIGHT
@@ -97,7 +115,7 @@ class GCSOptions(StorageOptions):
         """The content of a key file."""
         if self.credentials_file is None:
             return None if self.credentials_json is None else _key(self.credentials_json, self.key_name)
-        path = Path(self.credentials_file).expanduser()
+        path = Path(os.path.expanduser(self.credentials_file))
         try:
             return _key(path.read_text(encoding="utf-8"), self.key_name)
         except (OSError, UnicodeDecodeError) as error:
@@ -108,7 +126,8 @@ class GCSOptions(StorageOptions):
     def is_anonymous(self) -> bool:
         """Whether no credentials are sent."""
         is_emulator = self.endpoint_url is None and bool(os.environ.get("STORAGE_EMULATOR_HOST"))
-        return self.anonymous or (not self._credentials and is_emulator)
+        has_credentials = self._credentials or os.environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+        return self.anonymous or (is_emulator and not has_credentials)
 
 
 def _decoded(key: str) -> bytes:
@@ -193,6 +212,7 @@ BACKEND = Backend(
     stall_option="timeout_s",
     from_fsspec=_from_fsspec,
     authority_variable="REQUESTS_CA_BUNDLE",
+    variables=(*_VARIABLES, *COMMON_VARIABLES),
     hint_if_denied=(
         "these credentials may not do this here: give the account that the answer names the role Storage Object User "
         "(roles/storage.objectUser) on the bucket: gcloud storage buckets add-iam-policy-binding gs://{bucket} "

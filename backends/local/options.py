@@ -37,4 +37,5 @@ BACKEND = Backend(
     takes_others=False,
     check=LocalOptions.read,
     from_fsspec=_from_fsspec,
+    variables=(),
 )

@@ -7,9 +7,9 @@ from contextlib import closing
 from typing import Any
 
 from wherry.backends.pages import Pages
-from wherry.backends.s3.client import connect
+from wherry.backends.s3.client import connect, endpoint_of
 from wherry.backends.s3.error_table import Translator
-from wherry.backends.s3.options import S3Options
+from wherry.backends.s3.options import S3Options, server_name
 from wherry.errors import PermanentError
 from wherry.store import BucketMeta
 from wherry.uri import StoreURI
@@ -18,8 +18,11 @@ from wherry.uri import StoreURI
 def list_buckets(given: Mapping[str, object]) -> list[BucketMeta]:
     """All of them, page by page ("ListBuckets", API Reference)."""
     options, found, pages = S3Options.read(given), [], Pages()
-    errors = Translator(StoreURI("s3", ""), lambda: False, options.read_timeout_s, options.server() or "Amazon S3")
-    with errors.translated("list", ""), closing(connect(options, "")) as connection:
+    with Translator(StoreURI("s3", ""), lambda: False, options.read_timeout_s, "Amazon S3").translated("list", ""):
+        address = endpoint_of(options)
+    server = server_name(address) or "Amazon S3"
+    errors = Translator(StoreURI("s3", ""), lambda: False, options.read_timeout_s, server)
+    with errors.translated("list", ""), closing(connect(options, "", address)) as connection:
         extra: dict[str, Any] = {}
         while True:
             answer = connection.client.list_buckets(**extra)

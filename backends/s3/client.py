@@ -31,11 +31,12 @@ from urllib3.exceptions import InsecureRequestWarning, ReadTimeoutError
 from wherry.backends.http.routes import HTTP_PROXIES, check_proxy
 from wherry.backends.s3.body import Source
 from wherry.backends.s3.listing import leave_out_what_cannot_be, timestamp_of
-from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options, is_amazons
+from wherry.backends.s3.options import DIRECTORY_BUCKET, ENDPOINT_VARIABLES, S3Options, is_amazons
 from wherry.backends.s3.page_objects import take_objects
 from wherry.backends.s3.sample import catch_samples
 from wherry.backends.s3.sdk_errors import AnswerParsers
 from wherry.errors import ConfigError
+from wherry.store.options import check_endpoint
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -87,19 +88,48 @@ class Connection:
                 os.close(descriptor)
 
 
-def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) -> Connection:
+def endpoint_of(options: S3Options) -> str:
+    """Where requests go: the option's address, or what botocore's session resolves.
+
+    Only a client tells what that is. This one asks for no credentials. ConfigError for an address that is none, and what botocore
+    raises for settings that are wrong.
+    """
+    if options.endpoint_url is not None:
+        return options.endpoint_url
+    session = _session(options)
+    region = _region(session, options) or "us-east-1"
+    try:
+        client = cast("Any", session).create_client("s3", region_name=region, config=Config(signature_version=UNSIGNED))
+    except ValueError as error:
+        for variable in ENDPOINT_VARIABLES:
+            if address := os.environ.get(variable):
+                check_endpoint(address, f"the variable {variable}")
+        why = "an endpoint_url in the AWS config file is no address" if "@" in str(error) else error  # it may have a password
+        raise ConfigError(f"no S3 client can be made: {why}") from None
+    endpoint: str = client.meta.endpoint_url
+    client.close()
+    if is_amazons(endpoint):
+        endpoint = os.environ.get(ENDPOINT_VARIABLES[-1]) or endpoint
+    sources = (f"the variable {name}" for name in ENDPOINT_VARIABLES if os.environ.get(name) == endpoint)
+    return check_endpoint(endpoint, next(sources, "endpoint_url of the AWS profile"))
+
+
+def connect(options: S3Options, bucket: str, address: str | None = None, *, signs_payloads: bool = False) -> Connection:
     """Make a client: 50 ms and, the first time, the reading of botocore's model of the service.
 
-    `signs_payloads`: put each body's SHA-256 into its signature. That reads it twice, and costs more than sending it; the CRC32C
-    in a signed header does the same against all but malice. Few servers insist.
+    `address`: the result of endpoint_of(), if it is known. `signs_payloads`: put each body's SHA-256 into its signature. That
+    reads it twice, and costs more than sending it; the CRC32C in a signed header does the same against all but malice. Few
+    servers insist.
     """
-    session = botocore.session.Session(profile=options.profile)
-    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
+    session = _session(options)
     parsers = AnswerParsers()
     parsers.set_parser_defaults(timestamp_parser=timestamp_of)
     session.register_component("response_parser_factory", parsers)
-    endpoint = options.endpoint(session)
-    region = options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
+    address = address or endpoint_of(options)
+    endpoint = options.endpoint_url or (None if is_amazons(address) else address)
+    region = _region(session, options)
+    section = session.get_scoped_config().get("s3")
+    style = options.addressing_style or (section.get("addressing_style") if isinstance(section, dict) else None)
     config = Config(
         signature_version=UNSIGNED if options.anonymous else None,
         retries={"total_max_attempts": 1, "mode": "standard"},  # only our own policy counts
@@ -114,7 +144,7 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
         tcp_keepalive=True,
         user_agent_extra="wherry",
         s3={
-            "addressing_style": options.addressing_style or ("path" if endpoint else "auto"),
+            "addressing_style": style or ("path" if endpoint else "auto"),
             "payload_signing_enabled": signs_payloads,
         },
     )
@@ -135,6 +165,10 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
         raise ConfigError(f"no S3 client can be made: {error}") from error
     address = client.meta.endpoint_url
     check_proxy(get_environ_proxies(address).get(address.partition(":")[0]), HTTP_PROXIES)
+    authorities = _authorities(session, options)
+    if address.startswith("https:") and authorities is not None and not os.path.exists(authorities):
+        wrong = f"the authority's file {authorities!r}, of $AWS_CA_BUNDLE or the AWS profile, is not there: correct its name"
+        raise ConfigError(wrong)
     catch_samples(client)
     client.meta.events.register_last("before-call.s3", _send_small_bodies_at_once)
     client.meta.events.register_last("before-call.s3.HeadBucket", _do_not_redirect)
@@ -150,12 +184,22 @@ def connect(options: S3Options, bucket: str, *, signs_payloads: bool = False) ->
     return Connection(
         client,
         is_renewable=found is not None and found.method not in _FIXED_CREDENTIALS,
-        lists_in_order=is_amazons(endpoint) and not bucket.endswith(DIRECTORY_BUCKET),
+        lists_in_order=is_amazons(address) and not bucket.endswith(DIRECTORY_BUCKET),
         signs_payloads=signs_payloads,
         sockets=sockets,
         credentials=found,
-        authorities=_authorities(session, options),
+        authorities=authorities,
     )
+
+
+def _session(options: S3Options) -> botocore.session.Session:
+    session = botocore.session.Session(profile=options.profile)
+    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
+    return session
+
+
+def _region(session: botocore.session.Session, options: S3Options) -> str | None:
+    return options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
 
 
 def _authorities(session: botocore.session.Session, options: S3Options) -> str | None:

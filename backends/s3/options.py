@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
-from wherry.store.options import CERTIFICATES, MOST_IN_FLIGHT, Backend, StorageOptions, check_endpoint, one_of, option
+from wherry.store.options import (
+    CERTIFICATES,
+    COMMON_VARIABLES,
+    MOST_IN_FLIGHT,
+    Backend,
+    StorageOptions,
+    check_endpoint,
+    one_of,
+    option,
+)
 from wherry.uri import check_domain_like
-
-if TYPE_CHECKING:
-    from botocore.session import Session
 
 #: The ending of the name of every directory bucket.
 DIRECTORY_BUCKET = "--x-s3"
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
-#: Amazon's own hosts, in all partitions that are reachable from outside ("Amazon Simple Storage Service endpoints and quotas").
-_AMAZONS_HOST = re.compile(r"(^|\.)(amazonaws\.(com|com\.cn|eu)|api\.aws)$")
+#: The first of them that is set counts; the last is not botocore's, and counts where botocore knows of no other server.
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "S3_ENDPOINT_URL")
+#: What leads to a server where no endpoint is given: a profile may have one.
+_SERVER_SETTINGS = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE", "AWS_CONFIG_FILE", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+#: What botocore (1.44) reads to find servers, accounts and certificates.
+VARIABLES = (
+    *ENDPOINT_VARIABLES,
+    *_SERVER_SETTINGS,
+    *("AWS_ENDPOINT_URL_STS", "AWS_ENDPOINT_URL_SSO", "AWS_ENDPOINT_URL_SSO_OIDC", "AWS_ENDPOINT_URL_SIGNIN"),
+    *("AWS_SHARED_CREDENTIALS_FILE", "AWS_CREDENTIAL_FILE", "BOTO_CONFIG", "AWS_LOGIN_CACHE_DIRECTORY"),
+    *("AWS_ROLE_ARN", "AWS_ROLE_SESSION_NAME", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    *("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    *("AWS_CONTAINER_AUTHORIZATION_TOKEN", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    *("AWS_EC2_METADATA_DISABLED", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE"),
+    *("AWS_EC2_METADATA_V1_DISABLED", "AWS_IMDS_USE_IPV6"),
+    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_USE_DUALSTACK_ENDPOINT", "AWS_USE_FIPS_ENDPOINT", "AWS_STS_REGIONAL_ENDPOINTS"),
+    *("AWS_S3_USE_ARN_REGION", "AWS_S3_US_EAST_1_REGIONAL_ENDPOINT", "AWS_S3_DISABLE_MULTIREGION_ACCESS_POINTS"),
+    *("AWS_S3_DISABLE_EXPRESS_SESSION_AUTH", "AWS_AUTH_SCHEME_PREFERENCE", "AWS_SIGV4A_SIGNING_REGION_SET"),
+    *("AWS_ACCOUNT_ID_ENDPOINT_MODE", "AWS_DISABLE_HOST_PREFIX_INJECTION", "AWS_DEFAULTS_MODE", "AWS_DATA_PATH"),
+    "AWS_CA_BUNDLE",
+)
+#: Amazon's own hosts, in all partitions (`partitions.json` of botocore).
+_AMAZONS_HOST = re.compile(
+    r"(^|\.)(amazonaws\.(com|com\.cn|eu)|api\.aws|api\.amazonwebservices\.(com\.cn|eu)"
+    r"|(c2s|csp\.hci)\.ic\.gov|sc2s\.sgov\.gov|cloud\.adc-e\.uk|api\.aws\.((hci\.)?ic\.gov|scloud)|api\.cloud-aws\.adc-e\.uk)$"
+)
 
 
 #: What botocore (1.44) lets pass.
@@ -32,19 +62,18 @@ class S3Options(StorageOptions):
     """The storage options of ``s3://``. Keys that are not given come from the vendor's own chain: environment, profile, role."""
 
     scheme = "s3"
-    #: Else the variables', the profile's, Amazon's own.
+    #: Else what botocore finds in variables, profiles and their `services`; else Amazon's own.
     endpoint_url: str | None = option(
-        None, names_server=True, variables=_ENDPOINT_VARIABLES, aliases=("client_kwargs.endpoint_url",)
+        None, names_server=True, variables=ENDPOINT_VARIABLES, aliases=("client_kwargs.endpoint_url",)
     )
     #: Else the environment's or the profile's; a server with an `endpoint_url` gets us-east-1 when there is none.
-    region: str | None = option(
-        None, variables=("AWS_REGION", "AWS_DEFAULT_REGION"), aliases=("client_kwargs.region_name", "config_kwargs.region_name")
-    )
-    profile: str | None = option(None, names_credentials=True, variables=("AWS_PROFILE", "AWS_DEFAULT_PROFILE"))
-    #: "path", "virtual" or "auto". Default: "path" with an endpoint of one's own, which seldom has a name for each bucket.
+    region: str | None = option(None, aliases=("client_kwargs.region_name", "config_kwargs.region_name"))
+    profile: str | None = option(None, names_credentials=True)
+    #: "path", "virtual" or "auto". Else the profile's; else "path" with an endpoint of one's own, which
+    #: seldom has a name for each bucket.
     addressing_style: Literal["auto", "path", "virtual"] | None = option(None, kind=one_of("auto", "path", "virtual", None))
     #: Whether to verify the server's certificate, or the file of the authority to verify it with.
-    verify: bool | str = option(True, kind=CERTIFICATES, variables=("AWS_CA_BUNDLE",), aliases=("client_kwargs.verify",))
+    verify: bool | str = option(True, kind=CERTIFICATES, aliases=("client_kwargs.verify",))
     #: A connection that is not made in ten seconds will not be; a minute without a byte, either way, means a dead one.
     connect_timeout_s: float = option(10.0, aliases=("config_kwargs.connect_timeout",))
     read_timeout_s: float = option(60.0, aliases=("config_kwargs.read_timeout",))
@@ -82,40 +111,36 @@ class S3Options(StorageOptions):
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url)
 
-    def endpoint(self, session: Session | None = None) -> str | None:
-        """The address of the server: the option's, the environment's, the profile's; None: Amazon's own.
 
-        Raises ConfigError for one that is wrong, and what botocore raises for a profile that is not there.
-        """
-        if self.endpoint_url is not None:
-            return self.endpoint_url
-        if (variable := next((name for name in _ENDPOINT_VARIABLES if os.environ.get(name)), None)) is not None:
-            return check_endpoint(os.environ[variable], f"the variable {variable}")
-        from botocore.session import Session
-
-        session = session or Session(profile=self.profile)
-        if configured := session.get_scoped_config().get("endpoint_url"):
-            return check_endpoint(str(configured), "endpoint_url of the profile")
+def server_name(endpoint: str) -> str | None:
+    """A name of the server at this address, if it is not Amazon's: scheme, host, port and path."""
+    if is_amazons(endpoint):
         return None
-
-    def server(self) -> str | None:
-        """A name of the server, if it is not Amazon's: scheme, host, port and path. None also where the settings are wrong."""
-        if (endpoint := self.endpoint_url) is None:  # who gives it need not wait for botocore
-            from botocore.exceptions import BotoCoreError
-
-            try:
-                endpoint = self.endpoint()
-            except (ConfigError, BotoCoreError):  # the first call raises it, with its reason
-                return None
-        if endpoint is None or is_amazons(endpoint):
-            return None
-        parts = urlsplit(endpoint)
-        return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
+    parts = urlsplit(endpoint)
+    return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
 
-def is_amazons(endpoint: str | None) -> bool:
-    """Whether an endpoint is Amazon's own; None is."""
-    return endpoint is None or _AMAZONS_HOST.search(urlsplit(endpoint).hostname or "") is not None
+def is_amazons(endpoint: str) -> bool:
+    """Whether an endpoint is Amazon's own."""
+    return _AMAZONS_HOST.search(urlsplit(endpoint).hostname or "") is not None
+
+
+def server_settings(options: Mapping[str, object], environment: Mapping[str, str]) -> Mapping[str, object]:
+    """What says which server is meant, without botocore: the endpoint, or else what leads botocore to one."""
+    is_ignored = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
+    addresses = (environment.get(name) for name in ENDPOINT_VARIABLES[2 if is_ignored else 0 :])
+    if endpoint := options.get("endpoint_url") or next(filter(None, addresses), None):
+        return {"endpoint_url": endpoint}
+    settings = {name: environment.get(name) for name in _SERVER_SETTINGS}
+    home = environment.get("HOME")
+    return {**settings, "profile": options.get("profile"), "HOME": None if home == _home_of_user() else home}
+
+
+def _home_of_user() -> str | None:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a container's user, say
+        return None
 
 
 def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
@@ -131,8 +156,10 @@ def check_bucket(bucket: str, options: Mapping[str, object]) -> None:
     try:
         check_domain_like(bucket, ".-", 63)
     except ConfigError as error:
+        from wherry.backends.s3.client import endpoint_of  # botocore knows where requests go
+
         given = S3Options.read(options)
-        if given.server() is None and given.addressing_style != "path":
+        if is_amazons(endpoint_of(given)) and given.addressing_style != "path":
             raise ConfigError(
                 f"{error}, which Amazon S3 does not allow: correct the URI or give endpoint_url (a bucket from before 2018 may "
                 "have such a name: give the storage option addressing_style='path')"
@@ -150,4 +177,6 @@ BACKEND = Backend(
     check_bucket=check_bucket,
     stall_option="read_timeout_s",
     authority_variable="AWS_CA_BUNDLE",
+    variables=(*VARIABLES, *COMMON_VARIABLES),
+    server_settings=server_settings,
 )

@@ -25,7 +25,7 @@ from wherry.backends.s3.error_table import DigestError, Translator, status_of, t
 from wherry.backends.s3.get import Reader
 from wherry.backends.s3.listing import Listings
 from wherry.backends.s3.object_requests import Objects, Put
-from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options
+from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options, server_name
 from wherry.backends.s3.probe import AMAZON, Findings, Trial
 from wherry.backends.tally import Tally
 from wherry.errors import (
@@ -89,10 +89,12 @@ class S3Store(MultipartStore):
         self._retired: builtins.list[Connection] = []
         self._requests = Tally()
         self._signs_payloads = False
+        self._errors = Translator(uri, self._renew, self._options.read_timeout_s, "Amazon S3")
+        self._address = self._options.endpoint_url or self._resolved()
         #: Not for directory buckets: they are Amazon's, under addresses that depend on the bucket.
-        self.endpoint = None if self._is_directory_bucket else self._options.server()
+        self.endpoint = None if self._is_directory_bucket else server_name(self._address)
         self._findings = AMAZON if self.endpoint is None else None
-        self._errors = Translator(uri, self._renew, self._options.read_timeout_s, self.endpoint or "Amazon S3")
+        self._errors = replace(self._errors, server=self.endpoint or self._errors.server)
         self._objects = Objects(
             self._connected,
             lambda: self._connection is not None,
@@ -333,6 +335,13 @@ class S3Store(MultipartStore):
     def _client(self) -> S3Client:
         return self._connected().client
 
+    def _resolved(self) -> str:
+        """The server's address, where no option gives it. Whoever gives it need not wait for botocore."""
+        from wherry.backends.s3.client import endpoint_of
+
+        with self._errors.translated("open", ""):
+            return endpoint_of(self._options)
+
     def _described(self, key: str, answer: Mapping[str, Any]) -> ObjectMeta:
         """What a HEAD or GET says; digests only where the server is trusted with them: in directory buckets an ETag is no MD5."""
         meta = describe(key, answer)
@@ -348,7 +357,7 @@ class S3Store(MultipartStore):
             if self._connection is None:
                 from wherry.backends.s3.client import connect
 
-                self._connection = connect(self._options, self._bucket, signs_payloads=self._signs_payloads)
+                self._connection = connect(self._options, self._bucket, self._address, signs_payloads=self._signs_payloads)
                 self._connection.client.meta.events.register("before-send.s3", self._requests.add)
             return self._connection
 

@@ -122,7 +122,8 @@ class AgentConfig:
     #: "agent": a process of its own, which outlives the caller. "caller": upload inside the call (notebooks without
     #: processes, tests); forced for stores that only this process can see, such as ``memory://``.
     run_in: RunIn = "agent"
-    #: Worker processes. Two are enough for 1 to 2 GB/s; more for fast networks.
+    #: Worker processes, for each environment of the programs that share the spool. Two are enough for 1 to 2 GB/s; more for fast
+    #: networks.
     n_workers: int = 2
     #: Jobs that one worker has in flight: small files wait for answers, not for the processor.
     jobs_in_flight: int = 8
@@ -176,7 +177,7 @@ class Config:
 def default_spool_folder() -> Path:
     """``$WHERRY_SPOOL``, else ``/var/tmp/wherry-<uid>`` (on disk, kept over a reboot), else the same in the temp folder."""
     if chosen := os.environ.get("WHERRY_SPOOL"):
-        return Path(chosen).expanduser().absolute()
+        return Path(os.path.expanduser(chosen)).absolute()  # which needs no home, as boto3 needs none
     name = f"wherry-{os.getuid()}"
     kept = Path("/var/tmp")  # noqa: S108  the folder made there is private, 0700, and checked to be ours
     if os.access(kept, os.W_OK | os.X_OK):

@@ -19,6 +19,7 @@ from wherry.spool.journal.journal import Journal
 from wherry.spool.overlay import QueuedOverlay
 from wherry.spool.spool import Spool
 from wherry.store import ObjectMeta
+from wherry.store.environment import public_environment
 from wherry.store.governor import Governor, node_governor
 from wherry.store.metered import MeteredStore, Moved
 from wherry.store.options import MOST_IN_FLIGHT
@@ -44,7 +45,7 @@ class Reader(ABC):
         self.journal = journal
         self._options = dict(options)
         #: Which of the stores of `uri` it is, for the journal.
-        self._endpoint = endpoint_key(uri.scheme, split_options(uri.scheme, options)[0])
+        self._endpoint = endpoint_key(uri.scheme, split_options(uri.scheme, options)[0], public_environment(uri.scheme))
         self._store: RetryStore | None = None
         self._pace: Governor | None = None
         self._moved: Moved | None = None
@@ -173,7 +174,7 @@ class Reader(ABC):
         """The store, by keys and without what is queued, opened in this process on first use."""
         if self._store is None:
             store = open_store(self.uri, self._options, stall_timeout_s=self.config.transfer.stall_timeout_s)
-            governor = node_governor(self.uri, self._options, self.config.transfer)
+            governor = node_governor(self.uri, self._options, public_environment(self.uri.scheme), self.config.transfer)
             limited = LimitStore(store, MOST_IN_FLIGHT, governor)
             counted = limited if self._moved is None else MeteredStore(limited, self._moved)
             self._store = RetryStore(counted if self._pace is None else PacedStore(counted, self._pace), self.config.retry)

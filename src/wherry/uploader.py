@@ -38,7 +38,7 @@ from wherry.spool.spool import HALF, Spool
 from wherry.spool.spool_file import SpoolWriter
 from wherry.spool.staging import finish_writer, open_folder, open_writer, release_source
 from wherry.store import ObjectMeta
-from wherry.store.environment import with_environment
+from wherry.store.environment import carried, with_environment
 from wherry.store.registry import backend_for, check_usable, split_options
 from wherry.uri import check_name, parse_uri
 
@@ -91,16 +91,18 @@ class Uploader(Reader):
         else:  # kept for as long as a handle may ask for it
             _private_spools[self.spool.folder] = os.getpid()
             weakref.finalize(self.journal, _remove_private, self.spool.folder).atexit = False  # that would be before _close_all
+        environment, more_secrets = carried(target.scheme, os.environ)
+        secret |= more_secrets
         settings = _settings(config, frozenset(storage_options or ()), secret)
-        register = partial(self.journal.uploads.store_id, target.scheme, target.root, public, secret, settings)
+        register = partial(self.journal.uploads.store_id, target.scheme, target.root, public, secret, settings, environment)
         store_id = register()
         self._session = Session(self.spool, None if in_caller else self.config.agent)
         #: The name under which the journal has this uploader's jobs.
         self.owner = self._session.name
         self._acceptance = Acceptance(self.spool, self.journal, target, self._session.name, self._endpoint, store_id, register)
         self._failures = Failures(self.journal, self._acceptance, self.spool.folder)
-        if secret:
-            self._session.secrets = {str(store_id): secret}
+        self._session.store_id = store_id
+        self._session.secrets = {str(store_id): secret} if secret else {}
         self._waiter = JobWaiter(self._session, self.journal)
         self._closed = False
         self._patience = Patience(self.config.give_up_s)

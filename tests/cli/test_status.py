@@ -237,7 +237,7 @@ def test_what_servers_say_does_not_command_the_terminal(line: CommandLine, journ
 def test_the_limits_of_the_spools_stores_are_shown_and_why(line: CommandLine, journal: Journal) -> None:
     options = {"endpoint_url": "http://127.0.0.1:2"}
     journal.uploads.store_id("s3", "bucket", options, (), SETTINGS)
-    for address in (address_of("s3", "bucket", options), "s3://of-no-store-here"):
+    for address in (address_of("s3", "bucket", options, {}), "s3://of-no-store-here"):
         governor = Governor(NodeTable(node_file()), address, 32)
         governor.note_throttled(governor.wait_for_request())
     # The table is the node's: a limit of all stores, "this node", may be another test's.

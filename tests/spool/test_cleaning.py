@@ -19,7 +19,7 @@ from wherry.spool.abandoned_uploads import (
     UNANSWERED_AFTER_S,
     clean_known_uploads,
     clean_marked_uploads,
-    has_known_uploads,
+    stores_with_known_uploads,
 )
 from wherry.spool.journal.jobs import JobState
 from wherry.spool.journal.journal import Journal
@@ -73,7 +73,7 @@ def clean(journal: Journal, store: WrappedStore, after_s: float) -> list[str]:
 
 def test_nothing_is_opened_when_there_is_nothing_to_clean(journal: Journal) -> None:
     journal.parts.note_begin(store_id(journal), "key")  # not old enough
-    assert not has_known_uploads(journal)
+    assert set() == stores_with_known_uploads(journal)
     assert [] == clean_known_uploads(journal, store_id(journal), never_opened)
 
 
@@ -123,13 +123,13 @@ def test_the_upload_that_a_job_goes_on_with_stays(journal: Journal, store: Unmar
 def test_the_upload_of_a_job_that_was_given_up_is_aborted_at_once(journal: Journal, store: UnmarkedStore) -> None:
     (job_id,), _ = journal.uploads.submit("me", store_id(journal), [new_job("key")])
     journal.parts.plan(job_id, store.begin("key", 10), 5, [None, None], 0)
-    assert not has_known_uploads(journal)
+    assert set() == stores_with_known_uploads(journal)
     assert journal.work.lease("w", 60.0) is not None
     journal.work.fail(job_id, "w", "no")
-    assert has_known_uploads(journal)
+    assert {store_id(journal)} == stores_with_known_uploads(journal)
     assert ["key"] == clean(journal, store, 0)
     assert [] == pending(store)
-    assert not has_known_uploads(journal)
+    assert set() == stores_with_known_uploads(journal)
     assert JobState.FAILED is journal.queries.jobs()[0].state
 
 

@@ -237,7 +237,7 @@ def test_a_store_record_says_where_it_is(journal: Journal, elsewhere: int) -> No
     ],
 )
 def test_a_place_is_made_of_what_says_which_server_it_is(options: dict[str, object], place: str) -> None:
-    assert place == endpoint_key("az", options)
+    assert place == endpoint_key("az", options, {})
 
 
 # -- superseding and requirements

@@ -339,7 +339,7 @@ def test_a_rate_of_nothing_is_refused(field: str) -> None:
 
 
 def test_the_configuration_reaches_the_governor_of_the_node() -> None:
-    one = node_governor(StoreURI("s3", "bucket"), {}, TransferConfig(max_bytes_per_s=5e6))
+    one = node_governor(StoreURI("s3", "bucket"), {}, {}, TransferConfig(max_bytes_per_s=5e6))
     one.wait_for_bytes(0)
     assert 32 == one.places()
 

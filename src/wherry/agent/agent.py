@@ -12,12 +12,12 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from wherry.agent.in_process import living_callers, release_dead_callers
-from wherry.agent.open_stores import Stores
+from wherry.agent.open_stores import Stores, by_environment
 from wherry.agent.trial_notes import Trials
 from wherry.agent.wakeup import Listener
 from wherry.agent.worker import Worker
@@ -26,12 +26,12 @@ from wherry.clock import Clock
 from wherry.config import AgentConfig
 from wherry.errors import JournalError
 from wherry.posix.priority import give_way
-from wherry.spool.abandoned_uploads import has_known_uploads
+from wherry.spool.abandoned_uploads import stores_with_known_uploads
 from wherry.spool.download_notes import download_folders
 from wherry.spool.journal.database import JournalDamaged
 from wherry.spool.journal.jobs import LEASE_S
 from wherry.spool.journal.journal import retry_until_written
-from wherry.spool.journal.queries import secrets_here
+from wherry.spool.journal.queries import StoreRecord, secrets_here
 from wherry.spool.leftovers import sweep
 from wherry.spool.presence import living_sessions
 from wherry.spool.recovery import open_journal, remove_unneeded_reserve
@@ -100,10 +100,7 @@ class Agent:
                     gives_way_s = None
                 self._keep_books()
                 self._journal.shorten_log()
-                due, next_s = self._journal.work.ready(with_stores=self._usable())
-                # A large file is sent by all workers together.
-                is_large = self._journal.parts.missing() >= _PARTS_TO_SHARE
-                self._workers.scale(self._config.n_workers if is_large else due, self._greeting)
+                due, next_s = self._scale()
                 self._wake_the_others()
                 sessions = bool(living_sessions(self._spool))
                 # Jobs that nobody here can do (their secrets are missing) are no reason to stay.
@@ -136,20 +133,38 @@ class Agent:
         self._note(self._journal.work.resume)  # whoever starts an agent may have mended what was wrong
         for folder in download_folders(self._spool):
             clean_stale_downloads(folder)
-        if has_known_uploads(self._journal) or Trials(self._spool.inside("trials")).left():
-            self._workers.spawn(self._greeting())  # which cleans them away before it leaves
+        trials = {store_id for _, store_id, _ in Trials(self._spool.inside("trials")).left()}
+        self._see_to_workers(stores_with_known_uploads(self._journal) | trials)  # which clean them away before they leave
         if queued or n_removed:
             log.info("recovered: jobs queued again: %d, half-made snapshots removed: %d", queued, n_removed)
 
-    def _usable(self) -> set[int]:
+    def _scale(self) -> tuple[int, float | None]:
+        """Keep workers for the jobs that are due, in the environment of their stores: as `ready()`, of all usable stores."""
+        n_due, later = 0, []
+        for environment, store_ids in by_environment(self._stores, self._usable()).items():
+            due, next_s = self._journal.work.ready(with_stores=store_ids)
+            # A large file is sent by all workers together.
+            is_large = self._journal.parts.missing(store_ids) >= _PARTS_TO_SHARE
+            self._workers.scale(self._config.n_workers if is_large else due, self._greeting, environment)
+            n_due += due
+            later += [] if next_s is None else [next_s]
+        return n_due, min(later, default=None)
+
+    def _see_to_workers(self, store_ids: Collection[int]) -> None:
+        """Start a worker for each environment of these stores that has none. Unknown ids are passed over."""
+        records = self._journal.queries.stores() if store_ids else {}
+        for environment in by_environment(self._stores, {each: records[each] for each in store_ids if each in records}):
+            self._workers.scale(1, self._greeting, environment)
+
+    def _usable(self) -> dict[int, StoreRecord]:
         """The stores whose secrets are known here, or that need none. The journal is told which are not."""
         records = self._journal.queries.stores()
-        if (locked := self._stores.unusable(records)) and self._environ:
+        if (locked := self._stores.locked(records)) and self._environ:
             self._learn(secrets_here((records[store_id] for store_id in locked), self._environ))
-            locked = self._stores.unusable(records)
+            locked = self._stores.locked(records)
         if locked != {record.id for record in records.values() if record.is_locked}:
             self._note(lambda: self._journal.work.note_locked(locked))
-        return set(records) - locked
+        return {store_id: record for store_id, record in records.items() if store_id not in locked}
 
     def _keep_books(self) -> None:
         """Count the time while there is something to count it for, and forget what was finished long ago."""
@@ -244,8 +259,6 @@ class Agent:
             wanted = carried.get("warm")
             if isinstance(wanted, list):
                 warm += wanted
-        if warm and not self._workers:
-            self._workers.spawn(self._greeting())
         self._learn(news, warm)
 
     def _learn(self, secrets: Mapping[int, Mapping[str, object]], warm: Sequence[object] = ()) -> None:
@@ -256,6 +269,7 @@ class Agent:
             message["secrets"] = {str(store_id): dict(options) for store_id, options in news.items()}
             self._note(lambda: self._journal.work.resume(news))  # before the workers look
         if warm:
+            self._see_to_workers([store_id for store_id in warm if isinstance(store_id, int)])
             message["warm"] = list(warm)
         if not message and time.monotonic() < self._woken_s + _ROUND_S:
             self._workers.send_one(message)  # in a burst: the others are woken soon

@@ -56,7 +56,9 @@ class JobWaiter:
             from wherry.agent.in_process import Caller
             from wherry.agent.open_stores import Stores
 
-            stores = Stores(self._session.spool.inside("endpoints.json"), self._journal.work.note_error)
+            stores = Stores(
+                self._session.spool.inside("endpoints.json"), self._journal.work.note_error, own=self._session.store_id
+            )
             for store_id, secrets in self._session.secrets.items():
                 stores.learn(int(store_id), secrets)
             self._caller = Caller(self._session.spool, self._journal, stores, self._session.name)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from wherry.errors import JournalError, TransientError, kind_of
 from wherry.redact import Redactor
 from wherry.spool.journal.queries import StoreRecord
 from wherry.store import ObjectStore
+from wherry.store.environment import Environment, environment_of, has_keys, names_credentials, variables_of_stores
 from wherry.store.governor import node_governor
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import open_store
@@ -51,16 +53,22 @@ class Stores:
 
     `findings` is the file where what was found out about endpoints is kept for other processes and later ones.
     `note_error(store_id, key, error, kind)` is told why calls are made again: at the first retry of an object, then rarely.
+    `own`: the store of this process itself, which it may open whatever has become of its environment.
     """
 
     def __init__(
-        self, findings: Path | None = None, note_error: Callable[[int, str, str, str | None], object] = lambda *told: None
+        self,
+        findings: Path | None = None,
+        note_error: Callable[[int, str, str, str | None], object] = lambda *told: None,
+        *,
+        own: int | None = None,
     ) -> None:
         self._endpoints = Endpoints(findings)
         self._trials = None if findings is None else Trials(findings.with_name("trials"))
         self._secrets: dict[int, Mapping[str, object]] = {}
         self._redactor = Redactor()
         self._note_error = note_error
+        self._own = own
         self._noted_s: dict[tuple[int, str], float] = {}
         self._open: dict[int, OpenStore] = {}
         self._lock = threading.Lock()
@@ -80,23 +88,47 @@ class Stores:
         with self._lock:
             return dict(self._secrets)
 
-    def unusable(self, records: Mapping[int, StoreRecord]) -> set[int]:
+    def locked(self, records: Mapping[int, StoreRecord]) -> set[int]:
         """The stores among `records` whose secrets are not known here."""
         with self._lock:
             return {record.id for record in records.values() if set(record.secret_names) - set(self._secrets.get(record.id, ()))}
+
+    def unusable(self, records: Mapping[int, StoreRecord]) -> set[int]:
+        """The stores among `records` that this process cannot open, for want of their secrets or of their environment."""
+        return self.locked(records) | {record.id for record in records.values() if not self._is_at_home(record)}
+
+    def _is_at_home(self, record: StoreRecord) -> bool:
+        """Whether the vendor's library would find here what it finds in the programs that use the store."""
+        environment = self.environment(record)
+        if environment is None or record.id == self._own:
+            return True
+        is_same = environment == (record.scheme, frozenset(environment_of(record.scheme, os.environ).items()))
+        finds_keys = has_keys(record.scheme, os.environ)
+        return is_same and not (finds_keys and not names_credentials(record.scheme, record.options, record.secret_names))
+
+    def environment(self, record: StoreRecord) -> Environment:
+        """The environment of the programs that use the store, with the secrets in it that are known."""
+        if record.environment is None:
+            return None
+        with self._lock:
+            secrets = self._secrets.get(record.id, {})
+        variables = {**record.environment, **_of_environment(record.scheme, secrets)}
+        return record.scheme, frozenset(variables.items())
 
     def open(self, record: StoreRecord) -> OpenStore:
         """The store of a record; opened if it is not yet, and anew if it has other settings by now."""
         with self._lock:
             found = self._open.get(record.id)
             if found is None or found.settings != record.settings:
-                options = {**record.options, **self._secrets.get(record.id, {})}
+                secrets = self._secrets.get(record.id, {})
+                variables = _of_environment(record.scheme, secrets)
+                options = {**record.options, **{name: value for name, value in secrets.items() if name not in variables}}
                 retry = RetryConfig(**record.settings["retry"])
                 transfer = TransferConfig(**record.settings["transfer"])  # type: ignore[arg-type]  # written as it was checked
                 uri = StoreURI(record.scheme, record.root)
                 backend = open_store(uri, options, stall_timeout_s=transfer.stall_timeout_s)
                 self._endpoints.tell(backend)
-                governor = node_governor(uri, record.options, transfer)
+                governor = node_governor(uri, record.options, record.environment or {}, transfer)
                 note_retry = functools.partial(self._note_retry, record.id)
                 store = RetryStore(LimitStore(backend, MOST_IN_FLIGHT, governor), retry, on_retry=note_retry)
                 found = self._open[record.id] = OpenStore(
@@ -141,6 +173,19 @@ class Stores:
     def scrub(self, text: str) -> str:
         """The text without any secret in it."""
         return self._redactor.scrub(text)
+
+
+def by_environment(stores: Stores, records: Mapping[int, StoreRecord]) -> dict[Environment, set[int]]:
+    """The ids of the stores that a process may open together: by the environment that it must have."""
+    found: dict[Environment, set[int]] = {}
+    for store_id, record in records.items():
+        found.setdefault(stores.environment(record), set()).add(store_id)
+    return found
+
+
+def _of_environment(scheme: str, secrets: Mapping[str, object]) -> dict[str, str]:
+    """Those of a store's secrets that are variables of the environment."""
+    return {name: str(secrets[name]) for name in variables_of_stores(scheme) if name in secrets}
 
 
 def _innermost(store: ObjectStore) -> ObjectStore:

@@ -36,6 +36,8 @@ class Session:
         self.name = f"{os.getpid()}-{secrets.token_hex(4)}"
         #: What the agent is handed: {store id: secret options}. In memory only.
         self.secrets: dict[str, Mapping[str, object]] = {}
+        #: The journal's id of the store that this session uploads to.
+        self.store_id: int | None = None
         self._agent = agent
         self.has_agent = agent is not None
         self._pid = os.getpid()

@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
+from wherry.store.environment import Environment, use
+
 log = logging.getLogger("wherry.agent.agent")
 
 #: A worker that dies at once is not started again at once.
@@ -29,10 +31,14 @@ class WorkerProcess:
     pid: int
     channel: socket.socket
     started_s: float
+    environment: Environment
 
 
 class WorkerPool:
-    """At most `n_workers` processes. `work(name, channel)` is called in each, and its process ends when that returns."""
+    """At most `n_workers` processes in each environment of stores.
+
+    `work(name, channel)` is called in each, and its process ends when that returns.
+    """
 
     def __init__(self, n_workers: int, work: Callable[[str, socket.socket], None]) -> None:
         self._n_workers = n_workers
@@ -52,26 +58,31 @@ class WorkerPool:
         """Of the living workers."""
         return list(self._workers)
 
-    def scale(self, wanted: int, greeting: Callable[[], Mapping[str, object]]) -> None:
-        """Start workers until there are as many as wanted; `greeting` makes the first message to each."""
-        while len(self._workers) < min(self._n_workers, wanted) and time.monotonic() >= self._not_before_s:
-            self.spawn(greeting())
+    def scale(self, wanted: int, greeting: Callable[[], Mapping[str, object]], environment: Environment = None) -> None:
+        """Start workers until as many as wanted have this environment; `greeting` makes the first message to each."""
+        while self._n_in(environment) < min(self._n_workers, wanted) and time.monotonic() >= self._not_before_s:
+            self.spawn(greeting(), environment)
 
-    def spawn(self, greeting: Mapping[str, object]) -> None:
-        """Start a worker."""
+    def _n_in(self, environment: Environment) -> int:
+        return sum(worker.environment == environment for worker in self._workers.values())
+
+    def spawn(self, greeting: Mapping[str, object], environment: Environment = None) -> None:
+        """Start a worker, which opens the stores of programs that have this environment."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._n_started += 1
         name = f"{os.getpid()}-{self._n_started}"
         agent_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._be_worker(name, theirs, ours, agent_pid)
+            self._be_worker(name, theirs, ours, agent_pid, environment)
         theirs.close()
-        worker = WorkerProcess(name, pid, ours, time.monotonic())
+        worker = WorkerProcess(name, pid, ours, time.monotonic(), environment)
         self._workers[pid] = worker
         _send(worker, greeting)
 
-    def _be_worker(self, name: str, channel: socket.socket, other_end: socket.socket, agent_pid: int) -> NoReturn:
+    def _be_worker(
+        self, name: str, channel: socket.socket, other_end: socket.socket, agent_pid: int, environment: Environment
+    ) -> NoReturn:
         """In the child: close what belongs to the agent, work, and leave without the agent's exit handlers."""
         status = 1
         try:
@@ -82,6 +93,7 @@ class WorkerPool:
                 signal.signal(number, signal.SIG_DFL)
             for inherited in (other_end, *(worker.channel for worker in self._workers.values())):
                 inherited.close()
+            use(environment)
             self._work(name, channel)
             status = 0
         except BaseException:

@@ -5,7 +5,6 @@ What counts as left behind is decided in `wherry.spool.abandoned_uploads`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -21,7 +20,7 @@ from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
 from wherry.spool.spool import Spool
 from wherry.store import MultipartStore
-from wherry.store.environment import with_environment
+from wherry.store.environment import public_environment
 from wherry.store.registry import check_usable, endpoint_key, open_store, split_options
 from wherry.store.wrappers import RetryStore
 from wherry.transfer.resume import clean_stale_downloads
@@ -47,7 +46,8 @@ def clean_spool(folder: Path, older_than_s: float, *, dry_run: bool = False) -> 
             where = f"{record.scheme}://{record.root}"
             if missing := stores.unusable({record.id: record}):
                 if record.id in missing and any(job.store_id == record.id for job in journal.queries.abandoned_uploads()):
-                    text = f"{where} has uploads to abort, and needs {', '.join(record.secret_names)}"
+                    needed = ", ".join(record.secret_names) or "the environment of the program that made them"
+                    text = f"{where} has uploads to abort, and needs {needed}"
                     yield Finding("clean", Level.WARN, text, f"wherry doctor --clean {where} --options-file FILE")
                 continue
             yield from _clean_known(journal, record, stores, where, dry_run=dry_run)
@@ -67,8 +67,8 @@ def clean_store(
             n_found = n_removed = 0
             base = f"{uri.prefix}/" if uri.prefix else ""
             if journal is not None:
-                public, _ = split_options(uri.scheme, with_environment(uri.scheme, options, os.environ))
-                ours = (uri.scheme, uri.root, endpoint_key(uri.scheme, public))
+                public, _ = split_options(uri.scheme, options)
+                ours = (uri.scheme, uri.root, endpoint_key(uri.scheme, public, public_environment(uri.scheme)))
                 for record in journal.queries.stores().values():
                     if (record.scheme, record.root, record.endpoint_key) == ours:  # another server would not know its uploads
                         for upload in clean_known_uploads(journal, record.id, lambda _: store, dry_run=dry_run):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from wherry.errors import AccessDeniedError, NotFoundError, StoreError
-from wherry.store.environment import with_environment
-from wherry.store.registry import backend_for
+from wherry.store.environment import public_environment
+from wherry.store.registry import backend_for, server_settings
 from wherry.uri import StoreURI
 
 _LOOK_S = 3.0
@@ -55,7 +54,7 @@ def _for_tls(error: BaseException, uri: StoreURI, options: Mapping[str, object])
             )
         if isinstance(cause, ssl.SSLError):
             return "TLS does not work with this server: does it speak http:// only? Then write http:// in endpoint_url"
-    endpoint = urlsplit(str(with_environment(uri.scheme, options, os.environ).get("endpoint_url") or ""))
+    endpoint = urlsplit(str(server_settings(uri.scheme, options, public_environment(uri.scheme)).get("endpoint_url") or ""))
     is_answer = isinstance(error, (AccessDeniedError, NotFoundError))
     if endpoint.scheme == "http" and not is_answer and _speaks_tls(endpoint.hostname, endpoint.port or 80):
         return "the server speaks TLS on this port: write https:// in endpoint_url"

@@ -192,7 +192,7 @@ def unfinished(journal: Journal, ids: Sequence[JobId], agent_pid: int | None, wa
 
 def _limits(stores: Iterable[StoreRecord]) -> list[PresentLimit]:
     """Those of the node, and of these stores."""
-    addresses = [address_of(one.scheme, one.root, one.options) for one in stores]
+    addresses = [address_of(one.scheme, one.root, one.options, one.environment or {}) for one in stores]
     return [one for one in present_limits() if any(address.startswith(one.store) for address in addresses)]
 
 

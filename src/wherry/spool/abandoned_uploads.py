@@ -36,10 +36,11 @@ class Tried(Protocol):
         """As `ObjectStore.delete`."""
 
 
-def has_known_uploads(journal: Journal, now: float | None = None) -> bool:
-    """Whether the journal has something for clean_known_uploads()."""
+def stores_with_known_uploads(journal: Journal, now: float | None = None) -> set[int]:
+    """The stores for which the journal has something for clean_known_uploads()."""
     before_s = (time.time() if now is None else now) - UNANSWERED_AFTER_S
-    return bool(journal.queries.abandoned_uploads() or journal.parts.unanswered(before_s))
+    abandoned = {job.store_id for job in journal.queries.abandoned_uploads()}
+    return abandoned | {begin.store_id for begin in journal.parts.unanswered(before_s)}
 
 
 def clean_known_uploads(

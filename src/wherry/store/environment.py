@@ -1,34 +1,81 @@
-"""What this process's environment says about a store, as storage options.
+"""What a program's environment says about a store, so that whoever opens the store for it can have the same.
 
-An agent keeps the environment of whoever started it, so a later user's endpoint or keys must travel with the jobs: the
-public ones in the journal, the secret ones in memory. For schemes without a backend of ours the agent's own environment counts.
+An agent has the environment of the program that started it. So what chooses servers, accounts and certificates travels with the
+jobs of each program: what is public in the journal, what is secret in memory. The vendor's library reads it, in a worker that has
+the environment of its stores (`use`); wherry itself reads keys only, which are storage options as well.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping
 
 from wherry.store.options import Option
-from wherry.store.registry import own_backend
+from wherry.store.registry import described_backend, own_backend
+
+#: What the environment of stores has to be: their scheme, and its variables that are set. None: whatever a process has.
+Environment = tuple[str, frozenset[tuple[str, str]]] | None
+#: Addresses, in which a password may be.
+_ADDRESS = re.compile(r".*(_PROXY|_URI|_HOST|ENDPOINT.*)", re.IGNORECASE)
+#: Names of files and folders. A worker's own folder is another.
+_PATH = re.compile(
+    r"HOME|BOTO_CONFIG|CLOUDSDK_CONFIG|GOOGLE_APPLICATION_CREDENTIALS|.*(_FILE|_DIR|_DIRECTORY|_BUNDLE|_CERTIFICATE_CONFIG)"
+)
 
 
 def with_environment(scheme: str, options: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, object]:
-    """The options, and for those that were not given what the environment says.
+    """The options, and the keys that the environment gives: all together, and only if no options name other credentials."""
+    is_named = names_credentials(scheme, options)
+    return dict(options) if is_named else {**options, **secrets_from_environment(scheme, environ)}
 
-    Keys are taken all together, and only if none, no profile and no anonymous access was asked for.
-    """
-    known = _options(scheme)
-    names_credentials = _names_credentials(known, options)
-    found = dict(options)
-    for each in known:
-        is_wanted = not each.is_secret and not (each.names_credentials and names_credentials)
-        if is_wanted and each.name not in options and (value := _value(each, environ)) is not None:
-            found[each.name] = value
-    if not names_credentials:
-        found |= secrets_from_environment(scheme, environ)
-    if not _names_credentials(known, found):
-        found |= {each.implies: True for each in known if each.implies and each.name in found.keys() - options.keys()}
-    return found
+
+def environment_of(scheme: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that choose how stores of `scheme` are reached, as far as they are set; names of files are absolute."""
+    return {name: _absolute(name, environ[name]) for name in variables_of_stores(scheme) if name in environ}
+
+
+def variables_of_stores(scheme: str) -> tuple[str, ...]:
+    """The variables by which the library of `scheme` finds servers, accounts and certificates."""
+    return described_backend(scheme).variables
+
+
+def split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Sort variables into those that may be written to disk and the secret rest: keys, and addresses with a password."""
+    secret = {name: value for name, value in environment.items() if _is_secret(name, value)}
+    return {name: value for name, value in environment.items() if name not in secret}, secret
+
+
+def carried(scheme: str, environ: Mapping[str, str]) -> tuple[dict[str, str] | None, dict[str, str]]:
+    """What travels with the jobs for stores of `scheme`: the public variables, None where it has none; and the secret ones."""
+    public, secret = split_environment(environment_of(scheme, environ))
+    return public if variables_of_stores(scheme) else None, secret
+
+
+def public_environment(scheme: str) -> dict[str, str]:
+    """What of environment_of() this process has, and may be shown."""
+    return split_environment(environment_of(scheme, os.environ))[0]
+
+
+def use(environment: Environment) -> None:
+    """Make it the environment of this process, for all that chooses how stores are reached. Keys travel as storage options."""
+    if environment is None:
+        return
+    scheme, variables = environment
+    for name in (*variables_of_stores(scheme), *(name for each in _options(scheme) for name in each.variables)):
+        os.environ.pop(name, None)
+    os.environ.update(variables)
+
+
+def has_keys(scheme: str, environ: Mapping[str, str]) -> bool:
+    """Whether the environment has a key that the library of `scheme` would take where the options name none."""
+    return any(environ.get(name) for each in _options(scheme) if each.is_secret for name in each.variables)
+
+
+def names_credentials(scheme: str, options: Mapping[str, object], secret_names: Iterable[str] = ()) -> bool:
+    """Whether these options, or secret ones of these names, say whose credentials count, whatever keys the environment has."""
+    named = (each for each in _options(scheme) if each.name in options and (options[each.name] or not each.is_switch))
+    return any(each.names_credentials for each in (*named, *(each for each in _options(scheme) if each.name in secret_names)))
 
 
 def variables_for(scheme: str) -> tuple[str, ...]:
@@ -40,9 +87,10 @@ def variables_for(scheme: str) -> tuple[str, ...]:
 
 
 def variables_of(scheme: str, secret_names: Iterable[str]) -> list[str]:
-    """The variables from which secrets_from_environment() takes these options."""
+    """The variables from which secrets_from_environment() takes these options, or that they are themselves."""
     known = {each.name: each.variables for each in _options(scheme) if each.is_secret}
-    return [variable for name in secret_names for variable in known.get(name, ())]
+    travelling = variables_of_stores(scheme)
+    return [variable for name in secret_names for variable in ((name,) if name in travelling else known.get(name, ()))]
 
 
 def secrets_from_environment(scheme: str, environ: Mapping[str, str]) -> dict[str, str]:
@@ -58,10 +106,13 @@ def _options(scheme: str) -> tuple[Option, ...]:
     return () if backend is None else backend.options
 
 
-def _names_credentials(known: Iterable[Option], options: Mapping[str, object]) -> bool:
-    given = (each for each in known if each.name in options and (options[each.name] or not each.is_switch))
-    return any(each.names_credentials for each in given)
-
-
 def _value(option: Option, environ: Mapping[str, str]) -> str | None:
     return next((environ[variable] for variable in option.variables if environ.get(variable)), None)
+
+
+def _absolute(name: str, value: str) -> str:
+    return os.path.abspath(value) if _PATH.fullmatch(name) and value and value[0] not in "/~$" else value
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return name.endswith("_TOKEN") or ("@" in value and _ADDRESS.fullmatch(name) is not None)

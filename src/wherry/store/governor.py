@@ -222,16 +222,18 @@ class Governor:
         return begin_s - now_s
 
 
-def address_of(scheme: str, root: str, options: Mapping[str, object]) -> str:
-    """Under which name the node's processes know a store. `options`: the public ones."""
-    return f"{scheme}://{root} {endpoint_key(scheme, options)}".rstrip()
+def address_of(scheme: str, root: str, options: Mapping[str, object], environment: Mapping[str, str]) -> str:
+    """Under which name the node's processes know a store. `options` and `environment`: the public ones."""
+    return f"{scheme}://{root} {endpoint_key(scheme, options, environment)}".rstrip()
 
 
-def node_governor(uri: StoreURI, options: Mapping[str, object], transfer: TransferConfig) -> Governor:
+def node_governor(
+    uri: StoreURI, options: Mapping[str, object], environment: Mapping[str, str], transfer: TransferConfig
+) -> Governor:
     """The governor of this node for a store, as this process's configuration says."""
     return Governor(
         NodeTable(node_file()),
-        address_of(uri.scheme, uri.root, split_options(uri.scheme, options)[0]),
+        address_of(uri.scheme, uri.root, split_options(uri.scheme, options)[0], environment),
         MOST_IN_FLIGHT,
         max_bytes_per_s=transfer.max_bytes_per_s,
         max_requests_per_s=transfer.max_requests_per_s,

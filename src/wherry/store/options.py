@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
 
@@ -19,6 +20,11 @@ _Options = TypeVar("_Options", bound="StorageOptions")
 #: fetches 20 small objects a second; 32 fill what a connection carries.
 MOST_IN_FLIGHT = 32
 #: Scheme, host, port and perhaps a path; no user, query or fragment.
+#: The environment variables that lead any library to a file, a certificate or a proxy.
+COMMON_VARIABLES = (
+    *("HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+)
 _ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^?#\s]*)?")
 
 
@@ -54,7 +60,8 @@ class Option:
     name: str
     #: Kept in memory only, never written to the journal, and refused on a command line.
     is_secret: bool = False
-    #: The environment variables that give it where the caller does not; the first that is set counts.
+    #: The environment variables that give it where the caller does not; the first that is set counts. Those of secrets are read
+    #: by wherry, all others by the vendor's library.
     variables: tuple[str, ...] = ()
     #: Its names among fsspec's storage options: ``key``, or ``client_kwargs.verify`` for an entry of a dict.
     aliases: tuple[str, ...] = ()
@@ -64,8 +71,6 @@ class Option:
     names_credentials: bool = False
     #: The backend's secrets are taken from the environment together, and only if it has this one.
     is_needed: bool = False
-    #: The switch that is on where the environment gives this option and nothing says whose credentials count.
-    implies: str = ""
     #: True or False. Off, or None, it says nothing.
     is_switch: bool = False
 
@@ -80,10 +85,9 @@ def option(
     names_server: bool = False,
     names_credentials: bool = False,
     is_needed: bool = False,
-    implies: str = "",
 ) -> Any:
     """A field of an options class; its arguments are those of `Option`. `kind`: by the type of the default."""
-    about = Option("", is_secret, variables, aliases, names_server, names_credentials or is_secret, is_needed, implies)
+    about = Option("", is_secret, variables, aliases, names_server, names_credentials or is_secret, is_needed)
     return field(default=default, repr=not is_secret, metadata={"option": about, "kind": kind})
 
 
@@ -125,9 +129,14 @@ class StorageOptions:
 
 def check_endpoint(url: str, source: str = "storage option 'endpoint_url'") -> str:
     """The address of a server, as it is. ConfigError that shows no password for one that is none."""
-    if not _ENDPOINT.fullmatch(url):
+    try:
+        is_right = _ENDPOINT.fullmatch(url) is not None and urlsplit(url).port != 0
+    except ValueError:  # a port that cannot be
+        is_right = False
+    if not is_right:
         shown = f"...@{url.rpartition('@')[2]}" if "@" in url else re.sub(r"[?#].*", "?...", url, flags=re.DOTALL)
-        raise ConfigError(f"{source} is {shown!r}: write http://host:port or https://host, without a password")
+        rule = "write http://host:port or https://host, without a password, with a port from 1 to 65535"
+        raise ConfigError(f"{source} is {shown!r}: {rule}")
     return url
 
 
@@ -157,6 +166,11 @@ class Backend:
     from_fsspec: Callable[[dict[str, object]], dict[str, object]] | None = None
     #: The variable that names an authority's file to all programs that use the vendor's library.
     authority_variable: str = "SSL_CERT_FILE"
+    #: The environment variables by which the vendor's library finds servers, accounts and certificates.
+    variables: tuple[str, ...] = COMMON_VARIABLES
+    #: Which server is meant, as settings by name, from the options and such variables. Imports no vendor library. None: what the
+    #: options say that name a server, or their variables.
+    server_settings: Callable[[Mapping[str, object], Mapping[str, str]], Mapping[str, object]] | None = None
     #: What to do about a refusal to which the store itself gave no hint; ``{bucket}`` is the bucket's name.
     hint_if_denied: str = ""
 

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from wherry.errors import ConfigError, MissingExtraError
 from wherry.store import ObjectStore
-from wherry.store.options import Backend
+from wherry.store.options import Backend, Option
 from wherry.uri import StoreURI
 
 log = logging.getLogger("wherry")
@@ -32,6 +32,15 @@ _SCHEME_AND_HOST = re.compile(r"([^:/]+://)?[^/]*")
 def own_backend(scheme: str) -> Backend | None:
     """The backend of ours that keeps `scheme`, if there is one. Imports no vendor library."""
     return cast("Backend", _described_by(BACKENDS[scheme]).BACKEND) if scheme in BACKENDS else None
+
+
+def described_backend(scheme: str) -> Backend:
+    """The backend of ours for `scheme`, else what is said of all that fsspec, or a third party, keeps."""
+    return own_backend(scheme) or cast("Backend", _described_by(_FSSPEC).BACKEND)
+
+
+def _value(option: Option, options: Mapping[str, object], environment: Mapping[str, str]) -> object:
+    return options.get(option.name) or next((environment[name] for name in option.variables if environment.get(name)), None)
 
 
 def backend_for(scheme: str) -> Backend:
@@ -60,16 +69,23 @@ def _described_by(folder: str) -> Any:
     return importlib.import_module(f"{folder}.options")
 
 
-def endpoint_key(scheme: str, options: Mapping[str, object]) -> str:
-    """Which of the servers that keep URIs of `scheme` is meant, by the public storage options, the environment's among them.
+def endpoint_key(scheme: str, options: Mapping[str, object], environment: Mapping[str, str]) -> str:
+    """Which of the servers that keep URIs of `scheme` is meant, by the public storage options and the public environment.
 
     A name and its uploads are one thing on one server, whatever region or settings they were given with. Empty where nothing
     says it.
     """
-    backend = own_backend(scheme) or cast("Backend", _described_by(_FSSPEC).BACKEND)
-    given = ((name, options.get(name)) for name in sorted(each.name for each in backend.options if each.names_server))
-    texts = ((name, str(value).rstrip("/")) for name, value in given if value not in (None, ""))
+    settings = sorted(server_settings(scheme, options, environment).items())
+    texts = ((name, str(value).rstrip("/")) for name, value in settings if value not in (None, ""))
     return " ".join(f"{name}={_SCHEME_AND_HOST.sub(lambda host: host[0].lower(), text, count=1)}" for name, text in texts)
+
+
+def server_settings(scheme: str, options: Mapping[str, object], environment: Mapping[str, str]) -> Mapping[str, object]:
+    """What says which server is meant, by name."""
+    backend = described_backend(scheme)
+    if backend.server_settings is not None:
+        return backend.server_settings(options, environment)
+    return {each.name: _value(each, options, environment) for each in backend.options if each.names_server}
 
 
 def open_store(

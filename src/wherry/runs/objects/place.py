@@ -13,7 +13,7 @@ from wherry.mirror.reader.reader import MirrorReader
 from wherry.runs.objects.disk_cache import DiskCache, RecentBytes
 from wherry.runs.objects.reading_store import ReadingStore, Tally, read_bytes
 from wherry.store import ObjectMeta, ObjectStore
-from wherry.store.environment import with_environment
+from wherry.store.environment import public_environment, with_environment
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import endpoint_key, open_store, split_options
 from wherry.store.wrappers import LimitStore, RetryStore, WrappedStore
@@ -120,7 +120,7 @@ def open_place(
     """Open a store for reading: with short retries, as somebody waits for it. ConfigError, MissingExtraError."""
     given = with_environment(uri.scheme, options, os.environ)
     bare = open_store(uri, given, stall_timeout_s=TransferConfig().stall_timeout_s)
-    endpoint = endpoint_key(uri.scheme, given)
+    endpoint = endpoint_key(uri.scheme, given, public_environment(uri.scheme))
     place = place_of(uri, bare, endpoint, tally=tally, cache=cache, scratch=scratch, in_flight=in_flight)
     return replace(place, options=split_options(uri.scheme, options)[0])
 

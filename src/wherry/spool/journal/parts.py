@@ -193,9 +193,10 @@ class Parts(Role):
         )
         return int(row[0])
 
-    def missing(self) -> int:
-        """How many parts a worker without a job of its own could take."""
-        helped = "SELECT id FROM jobs WHERE state = 'leased' AND is_listed"
+    def missing(self, with_stores: Iterable[int] | None = None) -> int:
+        """How many parts a worker without a job of its own could take, of these stores or of all."""
+        where = "" if with_stores is None else f" AND store_id IN ({listed(with_stores)})"
+        helped = f"SELECT id FROM jobs WHERE state = 'leased' AND is_listed{where}"
         return int(self._row(f"SELECT COUNT(*) FROM parts WHERE {_IS_MISSING} AND tries = 0 AND job_id IN ({helped})")[0])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from wherry.spool.journal.jobs import LOOKS_FIRST, REPLACES_EARLIER, Counts, End, Job, JobId, JobKind, JobState, Schedule
 from wherry.spool.journal.role import Role
-from wherry.store.environment import secrets_from_environment
+from wherry.store.environment import environment_of, secrets_from_environment, split_environment
 from wherry.store.registry import endpoint_key
 
 _OWN = [column.name for column in fields(Job) if column.name not in ("schedule", "end")]
@@ -31,18 +31,21 @@ class StoreRecord:
     secret_names: tuple[str, ...]
     settings: Mapping[str, Mapping[str, float]]
     is_locked: bool = False  # the agent that runs, or ran last, does not have its secrets
+    #: The public variables of its programs that choose how it is reached; None: those of whoever opens it.
+    environment: Mapping[str, str] | None = None
 
     @property
     def endpoint_key(self) -> str:
         """Which of the servers that have such a URI it is on."""
-        return endpoint_key(self.scheme, self.options)
+        return endpoint_key(self.scheme, self.options, self.environment or {})
 
 
 def secrets_here(stores: Iterable[StoreRecord], environ: Mapping[str, str]) -> dict[int, dict[str, str]]:
     """The secrets of those stores whose first user had them in the environment, as far as this one has them, too: by store."""
     found: dict[int, dict[str, str]] = {}
     for store in stores:
-        here = secrets_from_environment(store.scheme, environ)
+        _, addresses = split_environment(environment_of(store.scheme, environ))
+        here = {**secrets_from_environment(store.scheme, environ), **addresses}
         if "secrets" in store.settings and set(store.secret_names) <= set(here):
             found[store.id] = {name: here[name] for name in store.secret_names}
     return found
@@ -88,12 +91,14 @@ class Queries(Role):
     def stores(self) -> dict[int, StoreRecord]:
         """All store records, by id."""
         rows = self._rows("SELECT id, scheme, root, options, secret_names, settings, is_locked FROM stores")
-        return {
-            store_id: StoreRecord(
-                store_id, scheme, root, json.loads(options), tuple(json.loads(names)), json.loads(settings), bool(is_locked)
+        found = {}
+        for store_id, scheme, root, options, names, settings_text, is_locked in rows:
+            settings = json.loads(settings_text)
+            environment = settings.pop("environment", None)
+            found[store_id] = StoreRecord(
+                store_id, scheme, root, json.loads(options), tuple(json.loads(names)), settings, bool(is_locked), environment
             )
-            for store_id, scheme, root, options, names, settings, is_locked in rows
-        }
+        return found
 
     def counts(self, owner: str | None = None) -> Counts:
         """Uploads by state, of one owner or of all."""

@@ -23,11 +23,11 @@ _NEEDED = "('queued', 'leased', 'failed')"  # states in which a job's staged fil
 
 _TABLES = """
 CREATE TABLE stores (
-    id INTEGER PRIMARY KEY,      -- made of the next four
+    id INTEGER PRIMARY KEY,      -- made of the next four and the environment
     scheme TEXT NOT NULL, root TEXT NOT NULL,
     options TEXT NOT NULL,       -- JSON, public ones only
     secret_names TEXT NOT NULL,  -- JSON list: the options that live in memory
-    settings TEXT NOT NULL,      -- JSON: retry and transfer configuration, of whoever registered the store last
+    settings TEXT NOT NULL,      -- JSON: retry and transfer configuration, of whoever registered the store last; its environment
     is_locked INTEGER NOT NULL,  -- the agent that runs, or ran last, does not have its secrets
     waits_for TEXT,              -- what an operator has to mend before anything can be sent there; see WaitsFor
     refusals INTEGER NOT NULL DEFAULT 0,  -- how many tries in a row have found that
@@ -158,15 +158,22 @@ SCHEMA = _TABLES + PARTS_SCHEMA + TIME_SCHEMA + _INDEXES + _TRIGGERS + COMPARISO
 
 
 def store_row(
-    scheme: str, root: str, options: Mapping[str, object], secret_names: Iterable[str]
+    scheme: str,
+    root: str,
+    options: Mapping[str, object],
+    secret_names: Iterable[str],
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[int, str, str, str, str]:
     """The id of a store and the columns that it is made of: the same store has the same id in every journal.
+
+    `environment` (see `StoreRecord`) is a part of what it is, and kept among its settings.
 
     Secrets are handed over and stores kept open by this id, also when a damaged journal is replaced by a new one: a number that
     means another store there would send a file to the wrong place.
     """
     row = (scheme, root, json.dumps(options, sort_keys=True), json.dumps(sorted(secret_names)))
-    return int.from_bytes(hashlib.sha256(json.dumps(row).encode()).digest()[:6], "big"), *row
+    whole = row if environment is None else (*row, json.dumps(environment, sort_keys=True))
+    return int.from_bytes(hashlib.sha256(json.dumps(whole).encode()).digest()[:6], "big"), *row
 
 
 #: A backoff at its longest, with the settings of that version.

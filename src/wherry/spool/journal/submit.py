@@ -66,14 +66,17 @@ class Uploads(Role):
         options: Mapping[str, object],
         secret_names: Iterable[str],
         settings: Mapping[str, Mapping[str, float]],
+        environment: Mapping[str, str] | None = None,
     ) -> int:
         """The id of the record for this store; made if it is new. The same store has the same id in every journal.
 
-        `settings`, the configuration, is no part of what a store is: all of its jobs follow the newest.
+        `settings`, the configuration, is no part of what a store is: all of its jobs follow the newest. `environment` is one: as of
+        `StoreRecord`.
         """
-        row = store_row(scheme, root, options, secret_names)
+        row = store_row(scheme, root, options, secret_names, environment)
+        kept = settings if environment is None else {**settings, "environment": environment}
         with self._transaction() as db:
-            register(db, row, json.dumps(settings, sort_keys=True))
+            register(db, row, json.dumps(kept, sort_keys=True))
             resume(db, [row[0]])  # whoever uses a store anew may have mended what its uploads wait for
         return row[0]
 
@@ -93,7 +96,7 @@ class Uploads(Role):
     ) -> tuple[list[JobId], list[str]]:
         ids: list[JobId] = []
         freed: list[str] = []
-        store = db.execute("SELECT scheme, options FROM stores WHERE id = ?", (store_id,)).fetchone()
+        store = db.execute("SELECT scheme, options, settings FROM stores WHERE id = ?", (store_id,)).fetchone()
         if store is None:
             raise JournalReplaced(f"the journal does not know the store {store_id}: it is a new one")
         for one in new if shared else ():
@@ -241,9 +244,9 @@ class Uploads(Role):
 
 
 @lru_cache(maxsize=64)
-def _endpoint_of(scheme: str, options: str) -> str:
-    """endpoint_key(), of the options as the journal keeps them."""
-    return endpoint_key(scheme, json.loads(options))
+def _endpoint_of(scheme: str, options: str, settings: str) -> str:
+    """endpoint_key(), of the options and the environment as the journal keeps them."""
+    return endpoint_key(scheme, json.loads(options), json.loads(settings).get("environment") or {})
 
 
 def name_is_held(holder: Job) -> AlreadyExistsError:
