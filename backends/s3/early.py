@@ -7,6 +7,7 @@ denied one of them, or another call has loaded botocore, all that follow are mad
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -79,7 +80,7 @@ def _says_more(environ: Mapping[str, str]) -> bool:
         return True
     if any(environ[name] and name not in _HARMLESS and _TELLING.fullmatch(name) for name in environ):
         return True
-    files = (Path(environ.get(variable) or name).expanduser() for name, variable in _FILES.items())
+    files = (Path(os.path.expanduser(environ.get(variable) or name)) for name, variable in _FILES.items())
     return any(file.exists() and (file.is_dir() or file.stat().st_size) for file in files)
 
 

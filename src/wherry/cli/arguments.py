@@ -208,7 +208,7 @@ def spool_folder(given: Path | None) -> Path:
     """The spool of a command: the one given, else the default."""
     from wherry.config import default_spool_folder
 
-    return default_spool_folder() if given is None else given.expanduser().absolute()
+    return default_spool_folder() if given is None else Path(os.path.expanduser(given)).absolute()
 
 
 def command(verb: str, spool: Path) -> str:

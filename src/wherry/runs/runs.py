@@ -37,8 +37,9 @@ class Runs:
             for row in runs.rows():
                 print(row.id, row.state, row.metrics["loss"].min)
 
-    `cache_dir`: where what was read is kept, 2 GiB at most; None: ``$XDG_CACHE_HOME/wherry``, else ``~/.cache/wherry``. `options`
-    are storage options, those of all URIs. Any thread may call. Nothing can be written to a store.
+    `cache_dir`: where what was read is kept, 2 GiB at most; None: ``$XDG_CACHE_HOME/wherry``, else ``~/.cache/wherry``, else, for
+    a user without a home, a temporary folder. `options` are storage options, those of all URIs. Any thread may call. Nothing can
+    be written to a store.
 
     ConfigError for a wrong URI or option; MissingExtraError.
     """
@@ -55,7 +56,7 @@ class Runs:
         self._now = now
         self._tally = Tally()
         self._scratch = tempfile.TemporaryDirectory(prefix="wherry-runs-")
-        self._cache = DiskCache((cache_dir or default_folder()) / "runs")
+        self._cache = DiskCache((cache_dir or default_folder() or Path(self._scratch.name)) / "runs")
         self._pool = DaemonThreadPool(MOST_IN_FLIGHT, "wherry-runs")
         #: Parses in the background what takes long; the pool of rows would be in its way.
         self._filling = DaemonThreadPool(1, "wherry-columns")

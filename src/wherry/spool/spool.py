@@ -51,7 +51,7 @@ class Spool:
     def __init__(self, folder: str | os.PathLike[str] | None = None, config: SpoolConfig | None = None) -> None:
         if folder is not None and (not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder)):
             raise ConfigError(f"spool={folder!r}: give the path of a folder, or leave it out")
-        self._folder = SpoolFolder(default_spool_folder() if folder is None else Path(folder).expanduser().absolute())
+        self._folder = SpoolFolder(default_spool_folder() if folder is None else Path(os.path.expanduser(folder)).absolute())
         #: The name of the folder. For reading and writing there is inside(), which follows no name.
         self.folder = self._folder.path
         self.config = config or SpoolConfig()

@@ -65,7 +65,7 @@ def pull(
     if not interval_s > 0:
         raise ConfigError(f"interval_s is {interval_s!r}: it must be a number of seconds, more than 0")
     target, stop = parse_uri(uri), stop or threading.Event()
-    place = Path(folder).expanduser().absolute()
+    place = Path(os.path.expanduser(folder)).absolute()
     if target.scheme == "file" and lie_in_one_another(place, Path("/", target.prefix)):
         raise ConfigError(f"the folder {place} and the URI {target} lie in one another: choose places beside each other")
     with _opened(target, storage_options) as store, Puller(store, target, place, overwrite=overwrite) as puller:

@@ -79,14 +79,14 @@ class Mirror:
         writer: str = "",
         config: MirrorConfig | None = None,
     ) -> None:
-        self.folder = Path(folder).expanduser().absolute()
+        self.folder = Path(os.path.expanduser(folder)).absolute()
         self.uri = parse_uri(uri)
         self.config = config or MirrorConfig()
         self.writer = writer_name(writer)
         options = with_environment(self.uri.scheme, storage_options or {}, os.environ)
         check_usable(self.uri.scheme, options)
         _check_folder(self.folder, self.uri)
-        _check_apart(self.folder, default_spool_folder() if spool is None else Path(spool).expanduser(), "the spool")
+        _check_apart(self.folder, default_spool_folder() if spool is None else Path(os.path.expanduser(spool)), "the spool")
         opened_spool = Spool(spool)
         self._spool_folder = opened_spool.folder
         self._pid = os.getpid()

@@ -20,10 +20,11 @@ _KEPT = 0.8
 _FOLDER_MODE = 0o700
 
 
-def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """``$XDG_CACHE_HOME/wherry``, else ``~/.cache/wherry`` (XDG Base Directory Specification)."""
+def default_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """``$XDG_CACHE_HOME/wherry``, else ``~/.cache/wherry`` (XDG Base Directory Specification); None for a user without a home."""
     given = environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "wherry"
+    folder = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
+    return Path(folder) / "wherry" if os.path.isabs(folder) else None
 
 
 class DiskCache:
