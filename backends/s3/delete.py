@@ -30,9 +30,10 @@ class Deleter:
     bucket: str
     errors: Translator
     delete_one: Callable[[str], None]
-    #: False once the server has refused. Some know no DeleteObjects; others want an MD5 with it, which botocore (1.36 on) no
-    #: longer sends. That is not mended here: JuiceFS (1.2), given one, leaves folders behind that break its listings.
-    takes_many: bool = True
+    #: False once the server has refused, and where no checksums may be sent: botocore sends one with each of these. Some know no
+    #: DeleteObjects; others want an MD5 with it, which botocore (1.36 on) no longer sends. That is not mended here: JuiceFS
+    #: (1.2), given one, leaves folders behind that break its listings.
+    takes_many: bool
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are absent are no error."""

@@ -7,7 +7,7 @@ import pwd
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from wherry.errors import ConfigError
@@ -110,6 +110,16 @@ class S3Options(StorageOptions):
             )
         if self.endpoint_url is not None:
             check_endpoint(self.endpoint_url)
+
+    @property
+    def shown_checksums(self) -> dict[str, Any]:
+        """What a HEAD or a GET is given so that its answer has the object's checksums."""
+        return {"ChecksumMode": "ENABLED"} if self.checksums else {}
+
+    def tried(self, server: str | None) -> str | None:
+        """The name of a server for what a trial finds out, which depends on what it may send."""
+        switches = [name for name in ("checksums", "conditional_writes") if not getattr(self, name)]
+        return f"{server}#without={','.join(switches)}" if server and switches else server
 
 
 def server_name(endpoint: str) -> str | None:

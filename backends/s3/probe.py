@@ -33,6 +33,8 @@ from wherry.store import TOKEN_METADATA
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
+    from wherry.backends.s3.options import S3Options
+
 #: What is put, what must be refused (of another size, so that a look tells them apart), and the first one's checksum.
 _RIGHT = b"wherry asks what this server honours"
 _WRONG = b"this must be refused"
@@ -84,13 +86,21 @@ AMAZON = Findings(**{field.name: True for field in fields(Findings)})
 class Trial:
     """One examination of a server, by objects below `prefix`.
 
-    `client` gives the client of the moment, `sign` tells it whether to sign bodies from now on.
+    `client` gives the client of the moment, `sign` tells it whether to sign bodies from now on. What the `options` switch off
+    is not tried, and so not found.
     """
 
     def __init__(
-        self, client: Callable[[], S3Client], sign: Callable[[bool], None], bucket: str, errors: Translator, prefix: str
+        self,
+        client: Callable[[], S3Client],
+        sign: Callable[[bool], None],
+        bucket: str,
+        errors: Translator,
+        prefix: str,
+        options: S3Options,
     ) -> None:
         self._client = client
+        self._options = options
         self._sign = sign
         self._bucket = bucket
         self._errors = errors
@@ -111,11 +121,11 @@ class Trial:
 
     def _find(self) -> Findings:
         unsigned = self._takes_unsigned()
-        checks = self._checks_crc32c()
+        checks = self._options.checksums and self._checks_crc32c()
         described = self._head("object")
         metadata = {name.lower(): text for name, text in described["Metadata"].items()}
         checks = checks and crc32c_of(described) == _CRC32C and described["ContentLength"] == len(_RIGHT)
-        conditional = self._is_conditional()
+        conditional = self._options.conditional_writes and self._is_conditional()
         return Findings(
             takes_unsigned=unsigned,
             metadata=metadata.get(TOKEN_METADATA) == _TOKEN,
@@ -173,7 +183,9 @@ class Trial:
         joins = joins and self._is_refused(lambda: self._put_part(upload_id, _WRONG, joins))
         etag = self._put_part(upload_id, _RIGHT, joins)
         # Under a free name first, for a server may refuse the header itself.
-        is_conditional = not self._is_refused(lambda: self._complete(upload_id, etag, joins, IfNoneMatch="*"))
+        is_conditional = self._options.conditional_writes and not self._is_refused(
+            lambda: self._complete(upload_id, etag, joins, IfNoneMatch="*")
+        )
         if not is_conditional:
             if joins and self._is_refused(lambda: self._complete(upload_id, etag, joins)):
                 joins = False
@@ -271,7 +283,7 @@ class Trial:
         return self._noted(name, answer)
 
     def _head(self, name: str) -> Mapping[str, Any]:
-        answer = self._ask("head", "head_object", name, ChecksumMode="ENABLED")
+        answer = self._ask("head", "head_object", name, **self._options.shown_checksums)
         etag_of(answer.get("ETag"))
         return answer
 

@@ -92,9 +92,10 @@ class S3Store(MultipartStore):
         self._errors = Translator(uri, self._renew, self._options.read_timeout_s, "Amazon S3")
         self._address = self._options.endpoint_url or self._resolved()
         #: Not for directory buckets: they are Amazon's, under addresses that depend on the bucket.
-        self.endpoint = None if self._is_directory_bucket else server_name(self._address)
-        self._findings = AMAZON if self.endpoint is None else None
-        self._errors = replace(self._errors, server=self.endpoint or self._errors.server)
+        server = None if self._is_directory_bucket else server_name(self._address)
+        self.endpoint = self._options.tried(server)
+        self._findings = AMAZON if server is None else None
+        self._errors = replace(self._errors, server=server or self._errors.server)
         self._objects = Objects(
             self._connected,
             lambda: self._connection is not None,
@@ -110,7 +111,7 @@ class S3Store(MultipartStore):
             self,
             lambda: self._findings is not None and self.capabilities.conditional_put,
         )
-        self._deleter = Deleter(lambda: self._client, self._bucket, self._errors, self.delete)
+        self._deleter = Deleter(lambda: self._client, self._bucket, self._errors, self.delete, self._options.checksums)
         self._reader = Reader(self._objects, self._errors, self.head)
         self._listings = Listings(lambda: self._client, self._bucket, self._errors, only_folders=self._is_directory_bucket)
         self.capabilities = self._capable(self._findings or Findings())
@@ -119,7 +120,8 @@ class S3Store(MultipartStore):
         """As the contract says: some two hundred small requests. Nothing is tried at Amazon, whose answer is known."""
         if self.endpoint is None:
             return {}
-        found = Trial(lambda: self._client, self._sign_payloads, self._bucket, self._errors, key_prefix).find().as_dict()
+        trial = Trial(lambda: self._client, self._sign_payloads, self._bucket, self._errors, key_prefix, self._options)
+        found = trial.find().as_dict()
         self.assume(found)
         return found
 
@@ -191,7 +193,7 @@ class S3Store(MultipartStore):
         """As the contract says. A refusal to say whether the object is there (403) is never "it is not there"."""
         with self._errors.translated("head", key):
             try:
-                answer = self._objects.ask("head_object", key, ChecksumMode="ENABLED")
+                answer = self._objects.ask("head_object", key, **self._options.shown_checksums)
                 if answer.get("ContentLength", -1) >= 0:  # a proxy that compresses answers, say, leaves it out
                     self._reader.describe(key, answer)
                     return self._described(key, answer)
@@ -200,7 +202,7 @@ class S3Store(MultipartStore):
                     raise
             # The answer to a HEAD has no body, so no words: "no such key" and "no such bucket" look the same. A GET says which;
             # or it describes the object, which came a moment after, or which only HEAD may not see.
-            answer = self._objects.ask("get_object", key, ChecksumMode="ENABLED")
+            answer = self._objects.ask("get_object", key, **self._options.shown_checksums)
             answer["Body"].close()
             return self._described(key, answer)
 
@@ -396,7 +398,7 @@ class S3Store(MultipartStore):
             atomic_replace=True,
             metadata=found.metadata,
             max_put_size_bytes=5 * 2**30,
-            deleted_at_once=DELETED_AT_ONCE,
+            deleted_at_once=DELETED_AT_ONCE if self._options.checksums else 1,
             copies=True,
             puts_at_once=1 if self._options.sdk_only or self._findings is None else min(_MANY, self._options.max_connections),
             min_joined_bytes=_MIN_PART_BYTES if self._options.checksums and found.copies_parts else None,
