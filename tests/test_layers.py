@@ -57,18 +57,19 @@ ROOMS = (
     "progress",
     "config",
     "uri",
-    "redact",
     "checksum",
     "clock",
     "quantities",
     "errors",
+    "redact",
 )
 #: These use the standard library only, and one another.
-CONTRACT = ("store/contract", "store/memory_file", "clock", "config", "errors", "uri", "spool/journal/jobs")
+CONTRACT = ("store/contract", "store/memory_file", "clock", "config", "errors", "redact", "uri", "spool/journal/jobs")
 #: What a backend may import of wherry besides the files of its own folder.
 BACKENDS_MAY_IMPORT = frozenset(
     {
         "errors",
+        "redact",
         "store",
         "store.options",
         "uri",

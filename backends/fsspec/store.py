@@ -36,6 +36,7 @@ from wherry.errors import (
     StoreError,
     TransientError,
     about,
+    cause_of,
 )
 from wherry.store import (
     TEMPORARY_MARK,
@@ -178,10 +179,10 @@ class FsspecStore(ObjectStore):
             given = ", ".join(sorted(self._options)) or "none"
             raise ConfigError(
                 f"{self._uri.store} cannot be opened with these storage options ({given}): {words_of(error)}"
-            ) from error
+            ) from cause_of(error)
         except Exception as error:  # any library's error: the table sorts it
             with about("open", self._uri.store):
-                raise translate(error, self._uri.scheme) from error
+                raise translate(error, self._uri.scheme) from cause_of(error)
 
     @contextmanager
     def _filesystem(self, operation: str, key: str) -> Iterator[Any]:
@@ -200,7 +201,7 @@ class FsspecStore(ObjectStore):
             except Exception as error:  # any library's error: the table sorts it
                 translated = translate(error, self._uri.scheme)
                 usable = not isinstance(translated, TransientError)
-                raise translated from error
+                raise translated from cause_of(error)
             finally:
                 if not self._shared:
                     if usable:

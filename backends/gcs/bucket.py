@@ -42,6 +42,7 @@ from wherry.errors import (
     StoreError,
     TransientError,
     absence_is_fine,
+    cause_of,
 )
 from wherry.store import ObjectMeta, Page, PutOptions
 from wherry.uri import StoreURI
@@ -314,14 +315,14 @@ class Bucket:
                 made: StoreError = self._missing(words_of(error), makes)
             else:
                 made = refused(error, self._told_endpoint, if_absent=if_absent, if_match=if_match)
-            raise made from (None if secret else error)
+            raise made from (None if secret else cause_of(error))
         except ShortFile as error:
             raise IntegrityError(str(error)) from error
         except UnreadableFile as error:
             raise PermanentError(str(error)) from error
         except (GoogleAuthError, RequestException, HTTPError, WireError) as error:
             made = failed(error, self._told_endpoint, self.timeout_s)
-            raise made from (None if secret else error)
+            raise made from (None if secret else cause_of(error))
         else:
             self._was_seen = True
 

@@ -19,6 +19,7 @@ from wherry.store.options import (
     ANYTHING,
     CERTIFICATES,
     COMMON_VARIABLES,
+    KEY,
     MOST_IN_FLIGHT,
     Backend,
     StorageOptions,
@@ -61,7 +62,7 @@ class GCSOptions(StorageOptions):
     #: A key file, its content as a dict or as text, an access token, or none of them: public buckets.
     credentials_file: str | None = option(None, names_credentials=True)
     credentials_json: object = option(None, kind=ANYTHING, is_secret=True)
-    token: str | None = option(None, is_secret=True)
+    token: str | None = option(None, kind=KEY, is_secret=True)
     anonymous: bool = option(False, names_credentials=True)
     #: Whether to verify the server's certificate, or the file of the authority to verify it with.
     verify: bool | str = option(True, kind=CERTIFICATES)

@@ -34,9 +34,10 @@ from wherry.backends.s3.listing import leave_out_what_cannot_be, timestamp_of
 from wherry.backends.s3.options import DIRECTORY_BUCKET, ENDPOINT_VARIABLES, S3Options, is_amazons
 from wherry.backends.s3.page_objects import take_objects
 from wherry.backends.s3.sample import catch_samples
-from wherry.backends.s3.sdk_errors import AnswerParsers
+from wherry.backends.s3.sdk_errors import AnswerParsers, ask_for_code, making_credentials
 from wherry.errors import ConfigError
-from wherry.store.options import check_endpoint
+from wherry.redact import register_secret
+from wherry.store.options import check_endpoint, check_key
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -150,6 +151,7 @@ def connect(options: S3Options, bucket: str, address: str | None = None, *, sign
     )
     if options.verify is False:  # said once by wherry itself
         warnings.filterwarnings("ignore", category=InsecureRequestWarning)
+    found = _credentials(session, options)
     try:
         client: S3Client = cast("Any", session).create_client(
             "s3",
@@ -178,9 +180,6 @@ def connect(options: S3Options, bucket: str, address: str | None = None, *, sign
         client.meta.events.register(f"before-parse.s3.{listing}", leave_out_what_cannot_be)
     sockets: WeakSet[socket.socket] = WeakSet()
     _watch_connections(client, options.read_timeout_s, sockets)
-    found = None if options.anonymous or options.aws_access_key_id else session.get_credentials()
-    if options.aws_access_key_id is not None and options.aws_secret_access_key is not None and not options.anonymous:
-        found = Credentials(options.aws_access_key_id, options.aws_secret_access_key, options.aws_session_token)
     return Connection(
         client,
         is_renewable=found is not None and found.method not in _FIXED_CREDENTIALS,
@@ -200,6 +199,26 @@ def _session(options: S3Options) -> botocore.session.Session:
 
 def _region(session: botocore.session.Session, options: S3Options) -> str | None:
     return options.region or session.get_config_variable("region") or os.environ.get("AWS_REGION")
+
+
+def _credentials(session: botocore.session.Session, options: S3Options) -> Credentials | None:
+    """What to sign with. They are made now, so that what is wrong with them is said before anything is sent."""
+    if options.anonymous:
+        return None
+    if options.aws_access_key_id is not None and options.aws_secret_access_key is not None:
+        return Credentials(options.aws_access_key_id, options.aws_secret_access_key, options.aws_session_token)
+    with making_credentials():
+        roles = session.get_component("credential_provider").get_provider("assume-role")
+        if hasattr(roles, "_prompter"):  # there is no public way
+            roles._prompter = ask_for_code
+        found: Credentials | None = session.get_credentials()
+        keys = None if found is None else found.get_frozen_credentials()
+    if found is not None and keys is not None:
+        register_secret(keys)
+        for name, text in keys._asdict().items():
+            if isinstance(text, str):  # there need not be a token
+                check_key(text, f"the {name} that botocore has found ({found.method})")
+    return found
 
 
 def _authorities(session: botocore.session.Session, options: S3Options) -> str | None:

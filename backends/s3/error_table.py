@@ -28,6 +28,7 @@ from wherry.errors import (
     TransientError,
     WherryError,
     about,
+    cause_of,
 )
 from wherry.uri import StoreURI
 
@@ -112,7 +113,7 @@ class Translator:
             except Exception as error:
                 if (made := self._made_of(error, operation, key, part)) is None:
                     raise
-                raise made from error
+                raise made from cause_of(error)
 
     def about(self, operation: str, key: str) -> AbstractContextManager[None]:
         """Have errors of ours in the block name the call and the object."""

@@ -14,6 +14,7 @@ from wherry.errors import ConfigError
 from wherry.store.options import (
     CERTIFICATES,
     COMMON_VARIABLES,
+    KEY,
     MOST_IN_FLIGHT,
     Backend,
     StorageOptions,
@@ -83,17 +84,27 @@ class S3Options(StorageOptions):
     #: Send no credentials at all: public buckets.
     anonymous: bool = option(False, names_credentials=True, aliases=("anon",))
     aws_access_key_id: str | None = option(
-        None, is_secret=True, is_needed=True, variables=("AWS_ACCESS_KEY_ID",), aliases=("key", "client_kwargs.aws_access_key_id")
+        None,
+        kind=KEY,
+        is_secret=True,
+        is_needed=True,
+        variables=("AWS_ACCESS_KEY_ID",),
+        aliases=("key", "client_kwargs.aws_access_key_id"),
     )
     aws_secret_access_key: str | None = option(
         None,
+        kind=KEY,
         is_secret=True,
         is_needed=True,
         variables=("AWS_SECRET_ACCESS_KEY",),
         aliases=("secret", "client_kwargs.aws_secret_access_key"),
     )
     aws_session_token: str | None = option(
-        None, is_secret=True, variables=("AWS_SESSION_TOKEN",), aliases=("token", "client_kwargs.aws_session_token")
+        None,
+        kind=KEY,
+        is_secret=True,
+        variables=("AWS_SESSION_TOKEN",),
+        aliases=("token", "client_kwargs.aws_session_token"),
     )
     #: False: never send If-None-Match. `if_absent` then looks first and writes second, so that of two writers at one moment both
     #: may succeed. A server that ignores it is found out by trial; this is for one that nobody is allowed to try.

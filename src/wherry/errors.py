@@ -31,9 +31,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from wherry.redact import redact
+
 
 class WherryError(Exception):
-    """Any error that wherry raises on purpose."""
+    """Any error that wherry raises on purpose. Its text has no secret that this process knows: libraries' words go into it."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(redact(arg) if isinstance(arg, str) else arg for arg in args))
 
 
 class ConfigError(WherryError, ValueError):
@@ -67,7 +72,7 @@ class StoreError(WherryError):
 
     def __init__(self, message: str, *, operation: str = "", uri: str = "", hint: str = "") -> None:
         super().__init__(message)
-        self.message = message
+        self.message = redact(message)
         self.operation = operation
         self.uri = uri
         self.hint = hint
@@ -76,6 +81,19 @@ class StoreError(WherryError):
         where = " ".join(part for part in (self.operation, self.uri) if part)
         text = f"{where}: {self.message}" if where else self.message
         return f"{text} ({self.hint})" if self.hint else text
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """What to raise an error of ours from: this one; None if it, or what it came from, has a secret in its text.
+
+    Python prints the causes of an error that nobody catches.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        if redact(str(each)) != str(each):
+            return None
+        each = each.__cause__ or each.__context__
+    return error
 
 
 @contextmanager

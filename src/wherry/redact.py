@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
+import logging
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from urllib.parse import quote, quote_plus
 
@@ -19,22 +20,24 @@ class Redactor:
     """Knows secrets and hides them, as they are and as they look in URLs, JSON, Python's repr and base64. Safe from threads."""
 
     def __init__(self) -> None:
-        self._values: set[str] = set()  # replaced ones, too: a late error may still name them
+        self._values: dict[str, None] = {}  # replaced ones, too: a late error may still name them
         self._pattern: re.Pattern[str] | None = None
-        self._lock = threading.Lock()
 
     def learn(self, value: object) -> None:
         """Hide the texts and large numbers in `value` from now on: one, or a mapping or collection of them, however deep.
 
         A text that is a JSON object, such as the content of a key file, is taken apart as well.
         """
-        with self._lock:
-            new = set(_texts(value)) - self._values
-            if new:
-                self._values |= new
-                forms = {form for text in self._values for form in _forms(text)}
-                longest_first = sorted(forms, key=lambda form: (-len(form), form))
-                self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+        if not (new := set(_texts(value)) - self._values.keys()):
+            return
+        self._values |= dict.fromkeys(new)
+        known: list[str] = []
+        # No lock, which another thread of a forked child's parent may have held: who writes last has seen all values.
+        while len(known) < len(self._values):
+            known = list(self._values)
+            forms = {form for text in known for form in _forms(text)}
+            longest_first = sorted(forms, key=lambda form: (-len(form), form))
+            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def scrub(self, text: str) -> str:
         """The text without any secret in it."""
@@ -59,6 +62,21 @@ def register_secret(value: object) -> None:
 def redact(text: str) -> str:
     """The text without any secret that was registered in this process."""
     return _redactor.scrub(text)
+
+
+def log_to_stderr(level: int, form: str, *, force: bool = False) -> None:
+    """Send this process's log to stderr, without secrets. `force`: as logging.basicConfig() takes it."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter(form))
+    logging.basicConfig(level=level, handlers=[handler], force=force)
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        if record.exc_info and not record.name.startswith("wherry"):  # a library logs what it raises, and our error says it
+            record = copy.copy(record)
+            record.exc_info = record.exc_text = None
+        return redact(super().format(record))
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -73,6 +73,10 @@ def test_words_and_small_numbers_stay_and_large_numbers_go() -> None:
     assert "that is true, 12 times, None True ***" == redactor.scrub("that is true, 12 times, None True 83719482")
 
 
+def test_a_secret_that_holds_another_is_taken_out_whole() -> None:
+    assert "login *** failed" == knowing({"user": "someone", "line": "someone:password"}).scrub("login someone:password failed")
+
+
 def test_nothing_is_hidden_before_anything_is_known() -> None:
     assert "text" == Redactor().scrub("text")
 

@@ -30,6 +30,7 @@ _LOCK_WAIT_S = 15.0
 _LOG_LIMIT_BYTES = 5 * 2**20
 #: Python's own 700 costs 15 ms of the time to the first byte: libraries are loaded, and nothing of them becomes garbage.
 _OBJECTS_A_COLLECTION = 10_000
+LOG_FORM = "%(asctime)s %(process)d %(name)s %(levelname)s %(message)s"
 #: Of mallopt(3).
 _M_ARENA_MAX = -8
 
@@ -72,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
     import argparse
 
     from wherry.errors import SpoolError
+    from wherry.redact import log_to_stderr
     from wherry.spool.spool import Spool
 
     parser = argparse.ArgumentParser(prog="python -m wherry.agent")
@@ -91,9 +93,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     if options.detach:
         _to_log(spool.inside("agent.log"))
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    log_to_stderr(logging.INFO, LOG_FORM)
     status = run_agent(spool, json.loads(options.settings), stay=options.stay)
     if options.detach:
         logging.shutdown()

@@ -1,6 +1,6 @@
 """The stores that a worker has open, one a record of the journal, each wrapped as Retry(Limit(backend)).
 
-Secrets come from memory only. They are kept here, and taken out of every text that leaves for the journal or the log.
+Secrets come from memory only. They are kept here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from wherry.agent.trial_notes import Trials, clean_trial
 from wherry.config import RetryConfig, TransferConfig
 from wherry.errors import JournalError, TransientError, kind_of
-from wherry.redact import Redactor
+from wherry.redact import redact, register_secret
 from wherry.spool.journal.queries import StoreRecord
 from wherry.store import ObjectStore
 from wherry.store.environment import Environment, environment_of, has_keys, names_credentials, variables_of_stores
@@ -66,7 +66,6 @@ class Stores:
         self._endpoints = Endpoints(findings)
         self._trials = None if findings is None else Trials(findings.with_name("trials"))
         self._secrets: dict[int, Mapping[str, object]] = {}
-        self._redactor = Redactor()
         self._note_error = note_error
         self._own = own
         self._noted_s: dict[tuple[int, str], float] = {}
@@ -79,7 +78,7 @@ class Stores:
             if self._secrets.get(store_id) == dict(secrets):
                 return False
             self._secrets[store_id] = dict(secrets)
-            self._redactor.learn(secrets)
+            register_secret(secrets)
             self._open.pop(store_id, None)  # not closed: another thread may be in the middle of a call
             return True
 
@@ -138,7 +137,7 @@ class Stores:
 
     def _note_retry(self, store_id: int, key: str, error: TransientError, attempts: int, wait_s: float) -> None:
         """Say why a call is made again: until its deadline nothing else tells of it."""
-        text = self.scrub(str(error))
+        text = redact(str(error))
         log.info("attempt %d failed: %s; again in %.1f s", attempts, text, wait_s)
         now_s = time.monotonic()
         with self._lock:
@@ -169,10 +168,6 @@ class Stores:
                 store = self.open(record).store
                 clean_trial(store, _innermost(store), prefix)
                 note.unlink(missing_ok=True)
-
-    def scrub(self, text: str) -> str:
-        """The text without any secret in it."""
-        return self._redactor.scrub(text)
 
 
 def by_environment(stores: Stores, records: Mapping[int, StoreRecord]) -> dict[Environment, set[int]]:

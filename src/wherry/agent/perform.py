@@ -21,6 +21,7 @@ from wherry.agent.not_ready import NotReadyError
 from wherry.agent.open_stores import OpenStore, Stores
 from wherry.agent.wakeup import notify
 from wherry.errors import BucketNotFoundError, NotFoundError, StoreError, TransientError, UploadFailed, WherryError, kind_of
+from wherry.redact import redact
 from wherry.spool.abandoned_uploads import clean_known_uploads
 from wherry.spool.journal.jobs import LEASE_S, Job, JobId, JobKind, JobState, WaitsFor
 from wherry.spool.journal.journal import Journal, retry_until_written
@@ -107,7 +108,7 @@ class Performer:
         except (WherryError, OSError) as error:
             self._fail(job, error)
         except Exception as error:  # the process boundary: whatever it is, this job has it and the others go on
-            log.error("job %d failed in an unexpected way:\n%s", job.id, self.stores.scrub(traceback.format_exc()))
+            log.error("job %d failed in an unexpected way:\n%s", job.id, redact(traceback.format_exc()))
             self._fail(job, error)
         self.notify_sessions()
 
@@ -277,7 +278,7 @@ class Performer:
         text = error.remedy if isinstance(error, UploadFailed) else str(error)
         if not isinstance(error, (WherryError, OSError)):
             text = f"{type(error).__name__}: {text}"
-        return self.stores.scrub(text)
+        return redact(text)
 
     def notify_sessions(self) -> None:
         """Wake all sessions, as some job has ended."""

@@ -24,6 +24,7 @@ from wherry.agent.open_stores import Stores
 from wherry.agent.perform import Performer, goes_with_others
 from wherry.agent.wakeup import notify
 from wherry.config import AgentConfig
+from wherry.redact import redact
 from wherry.spool.journal.jobs import LEASE_S, Job
 from wherry.spool.journal.journal import Journal, retry_until_written
 from wherry.spool.journal.queries import StoreRecord
@@ -252,4 +253,4 @@ class Worker:
         try:
             self._stores.open(record)
         except Exception as error:  # the first job that needs the store reports it
-            log.info("store %s is not ready: %s", record.id, self._stores.scrub(str(error)))
+            log.info("store %s is not ready: %s", record.id, redact(str(error)))

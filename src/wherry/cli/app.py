@@ -29,7 +29,7 @@ from wherry.cli.exit_codes import Exit, exit_for
 from wherry.cli.shell.closed_pipe import fill_standard_files, is_closed_pipe, write_nowhere
 from wherry.cli.shell.verb_group import Verb, VerbGroup
 from wherry.errors import ConfigError, WherryError
-from wherry.redact import redact
+from wherry.redact import log_to_stderr, redact
 
 if TYPE_CHECKING:
     from wherry.cli.doctor import Finding
@@ -145,7 +145,7 @@ def _start(
     """
     import logging
 
-    logging.basicConfig(format="wherry: %(message)s", level=logging.WARNING)
+    log_to_stderr(logging.WARNING, "wherry: %(message)s")
 
 
 def doctor(

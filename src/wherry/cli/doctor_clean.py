@@ -14,6 +14,7 @@ from wherry.cli.doctor import Finding, Level
 from wherry.cli.exit_codes import Exit, exit_for
 from wherry.errors import SpoolError, WherryError
 from wherry.quantities import count_text
+from wherry.redact import redact
 from wherry.spool.abandoned_uploads import Tried, clean_known_uploads, clean_marked_uploads, clean_trials
 from wherry.spool.download_notes import download_folders
 from wherry.spool.journal.journal import Journal
@@ -106,7 +107,7 @@ def _clean_known(journal: Journal, record: StoreRecord, stores: Stores, where: s
     try:
         cleaned = clean_known_uploads(journal, record.id, lambda _: stores.open(record).store, dry_run=dry_run)
     except (WherryError, OSError) as error:
-        yield Finding("uploads", Level.WARN, f"{where}: {stores.scrub(str(error))}", "the next agent tries again")
+        yield Finding("uploads", Level.WARN, f"{where}: {redact(str(error))}", "the next agent tries again")
         return
     for upload in cleaned:
         yield Finding(*_done("aborted", dry_run), f"an upload in parts of {where}/{upload.key}")

@@ -35,7 +35,7 @@ from wherry.cli.exit_codes import Exit
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
 from wherry.errors import ConfigError, NotFoundError, SpoolError
 from wherry.quantities import count_text, size_text
-from wherry.redact import register_secret
+from wherry.redact import log_to_stderr, register_secret
 
 if TYPE_CHECKING:
     from wherry.agent.job_waiter import JobWaiter
@@ -421,9 +421,8 @@ def agent(
     stderr. SIGTERM and Ctrl-C end it; what is not uploaded stays queued.
     """
     import logging
-    import sys
 
-    from wherry.agent.launch import run_agent
+    from wherry.agent.launch import LOG_FORM, run_agent
     from wherry.spool.presence import pid_of_agent
     from wherry.spool.recovery import open_journal
     from wherry.spool.spool import Spool
@@ -433,8 +432,6 @@ def agent(
         raise SpoolError(f"another agent, process {pid}, has the spool {place.folder}: end it first (kill {pid}), or let it be")
     open_journal(place).close()  # a damaged one is set aside, with a warning
     level = logging.ERROR if is_quiet() else logging.DEBUG if is_verbose() else logging.INFO
-    logging.basicConfig(
-        level=level, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s", stream=sys.stderr, force=True
-    )
+    log_to_stderr(level, LOG_FORM, force=True)
     settings: dict[str, object] = {} if workers is None else {"n_workers": workers}
     raise typer.Exit(run_agent(place, settings, stay=stay, environ=os.environ))

@@ -26,6 +26,7 @@ COMMON_VARIABLES = (
     *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
 _ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^?#\s]*)?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Kind:
 TEXT = Kind("give a text", lambda value: value is None or isinstance(value, str))
 ANYTHING = Kind("give any value", lambda value: True)
 CERTIFICATES = Kind("use True, False or a file's name", lambda value: isinstance(value, (bool, str)))
+#: What goes into a header, or is signed with: white space is there by mistake, as at the end of a file that was read.
+KEY = Kind("give it again, without that", lambda value: value is None or isinstance(value, str))
 #: By the type of the default.
 _KINDS = {
     "NoneType": TEXT,
@@ -105,6 +108,9 @@ class StorageOptions:
             if not kind.allows(value):
                 shown = repr(value) if each.repr else "of another type"
                 raise ConfigError(f"storage option {each.name!r} is {shown}: {kind.words}")
+            if kind is KEY and value is not None:
+                variables = each.metadata["option"].variables
+                check_key(value, f"storage option {each.name!r}{' or ' if variables else ''}{' or '.join(variables)}")
             if kind is CERTIFICATES and isinstance(value, str) and not os.path.exists(value):
                 raise ConfigError(f"storage option {each.name!r} names {value!r}, which is not there: give the authority's file")
 
@@ -125,6 +131,13 @@ class StorageOptions:
                 f"unknown storage option{several} {', '.join(unknown)} for {cls.scheme}://: known are {names or 'none'}"
             )
         return cls(**{name: value for name, value in given.items() if value is not None})
+
+
+def check_key(value: str, source: str) -> None:
+    """ConfigError that does not show the key for one that has white space around it, or a line break in it."""
+    if value != value.strip() or _CONTROL.search(value):
+        fault = "a line break or another control character in it" if _CONTROL.search(value.strip()) else "white space around it"
+        raise ConfigError(f"{source} has {fault}: {KEY.words}")
 
 
 def check_endpoint(url: str, source: str = "storage option 'endpoint_url'") -> str:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from wherry.errors import ConfigError, MissingExtraError
+from wherry.redact import register_secret
 from wherry.store import ObjectStore
 from wherry.store.options import Backend, Option
 from wherry.uri import StoreURI
@@ -94,6 +95,7 @@ def open_store(
     """Open the store of `uri`, bare: no retries, no limits.
 
     `stall_timeout_s`: cut a call after so long without a byte, where the backend can be told and no option says otherwise.
+    From now on no error of ours shows the secret ones among the options.
 
     Raises MissingExtraError (names what to install), ConfigError for options that the backend does not know and for a bucket's
     name that cannot be.
@@ -101,6 +103,7 @@ def open_store(
     backend = backend_for(uri.scheme)
     module_name, _, class_name = backend.store.partition(":")
     given = dict(options or {})
+    register_secret(split_options(uri.scheme, given)[1])
     if backend.stall_option is not None and stall_timeout_s is not None:
         given.setdefault(backend.stall_option, stall_timeout_s)
     try:
