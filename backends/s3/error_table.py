@@ -6,11 +6,12 @@ error of its own here, told by the server's code, or by its Date when it denies 
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from wherry.backends.http.advice import LOGIN_HINT, SIZE_HINT
 from wherry.backends.http.wire_errors import ShortFile, UnreadableFile
@@ -45,7 +46,12 @@ _LACKS = "the server lacks this: try the storage options conditional_writes=Fals
 #: If the answer names the region, botocore goes there by itself.
 _REGION = "give the bucket's region as storage option 'region'"
 PORTAL_HINT = f"is it a login page of this machine's network? log in there; else {_REGION}, or correct the endpoint"
+REACH_HINT = "is the endpoint right and reachable?"
 _CLOCK = "this machine's clock differs from the server's: set it (NTP)"
+_ACCOUNT = "the account may not use the service: its owner has to mend that (a bill, a sign-up, a suspension)"
+_KMS = "grant kms:GenerateDataKey and kms:Decrypt on the KMS key of the bucket or object, and see that the key is enabled"
+_VIRTUAL = "give the storage option addressing_style='virtual': this server does not take the bucket in the path"
+_NOT_S3S = "the answer is not in S3's form: if a proxy or a web server gave it, correct the endpoint, HTTPS_PROXY or NO_PROXY"
 #: Not final if the credentials come from a source that is read again: a role, or a file that is refreshed.
 _EXPIRED = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _PASSING = ("IncompleteBody", "OperationAborted", "RequestTimeout", "RequestTimeoutException", "XAmzContentSHA256Mismatch")
@@ -58,6 +64,17 @@ _RULES: dict[str, tuple[type[StoreError], str]] = {
     "InvalidToken": (AccessDeniedError, "the session token does not belong to the key, or is missing"),
     **dict.fromkeys(("InvalidAccessKeyId", "SignatureDoesNotMatch"), (AccessDeniedError, _KEYS)),
     **dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), (ClockSkewedError, _CLOCK)),
+    "InvalidObjectState": (
+        PermanentError,
+        "the object is archived (GLACIER, DEEP_ARCHIVE): restore it first, with 'aws s3api restore-object', and wait",
+    ),
+    **dict.fromkeys(("AccountProblem", "AllAccessDisabled", "NotSignedUp", "OptInRequired"), (AccessDeniedError, _ACCOUNT)),
+    **dict.fromkeys(
+        ("KMS.DisabledException", "KMS.KMSInvalidStateException", "KMS.InvalidStateException", "KMS.NotFoundException"),
+        (AccessDeniedError, _KMS),
+    ),
+    # Of Alibaba's OSS, Tencent's COS and Volcano's TOS.
+    **dict.fromkeys(("SecondLevelDomainForbidden", "PathStyleDomainForbidden", "InvalidPathAccess"), (PermanentError, _VIRTUAL)),
     "AuthorizationHeaderMalformed": (PermanentError, _REGION),
     "PermanentRedirect": (PermanentError, f"{_REGION}, or correct the endpoint"),
     "EntityTooLarge": (PermanentError, "an object of this size goes in parts"),
@@ -86,6 +103,22 @@ _STATUS_RULES: dict[int, tuple[type[StoreError], str]] = {
     503: (ThrottledError, ""),
     507: (TransientError, "the server's disk is full"),
 }
+#: Of what is denied by a code or status that does not say why: what tells it, among the request's name, the code and the
+#: server's words, and the next step. The first match counts.
+_DENIALS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(tells, re.IGNORECASE), hint)
+    for tells, hint in (
+        (r"kms:|\bkms key", _KMS),
+        (r"multi-?factor|\bmfa\b", "make temporary keys with 'aws sts get-session-token' and the code of the MFA device"),
+        (r"^AssumeRole", "the role of the profile is not ours to assume: check its role_arn, trust policy and MFA condition"),
+        (r"^GetRoleCredentials", "the SSO role of the profile is not ours: check its sso_account_id and sso_role_name"),
+        (r"virtual.?host|path.?style", _VIRTUAL),
+        (
+            r"^(Get|Head|get_|head_)\w+ (AccessDenied|403)\b",
+            f"{_KEYS}; without the right to list it (s3:ListBucket) a name that is missing is answered so, too",
+        ),
+    )
+)
 #: Amazon refuses a request whose time is this far from its own ("RequestTimeTooSkewed").
 _SKEW_S = 900.0
 
@@ -129,7 +162,10 @@ class Translator:
 
         if is_answer(error):
             return self._answered(error, operation)
-        return without_answer(error, f"{operation} {self.uri.uri_for(key)}", part, self.server, self.timeout_s)
+        made = without_answer(error, f"{operation} {self.uri.uri_for(key)}", part, self.server, self.timeout_s)
+        if isinstance(made, TransientError) and made.hint == REACH_HINT and f"{self.uri.root}." in made.message:
+            made.hint += " Does it have a name for each bucket? If not, give the storage option addressing_style='path'"
+        return made
 
     def _answered(self, error: ClientError, operation: str) -> StoreError:
         """The error for an answer."""
@@ -137,7 +173,7 @@ class Translator:
         if operation in ("put", "complete") and status == 412:
             return taken()
         headers = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
-        kind, hint = _rule_for(code, status)
+        kind, hint = _rule_for(error)
         if code in _EXPIRED and self.renew():
             kind, hint = TransientError, "the credentials are read anew for the next attempt"
         elif hint == _CLOCK or (status in (401, 403) and abs(_ahead_s(headers, self.now())) > _SKEW_S):
@@ -151,7 +187,7 @@ class Translator:
         """The server's own words; and who says them, where it may be another server than the one that was meant."""
         code, status = code_of(error), status_of(error)
         said = error.response.get("Error", {}).get("Message", "")
-        is_s3s = code not in ("", "unknown", str(status))
+        is_s3s = _is_s3s(error)
         if not is_s3s:  # a body of something else, or none
             from http.client import responses
 
@@ -192,10 +228,31 @@ def status_of(error: BaseException | None) -> int:
     return 0 if not isinstance(answer, dict) else int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def _rule_for(code: str, status: int) -> tuple[type[StoreError], str]:
-    """Our error and the next step, by the code or else by the HTTP status."""
+def is_denied(error: BaseException | None) -> bool:
+    """Whether an answer denies the request to these keys, and not that they are keys."""
+    return status_of(error) == 403 and code_of(cast("ClientError", error)) == "AccessDenied"
+
+
+def _rule_for(error: ClientError) -> tuple[type[StoreError], str]:
+    """Our error and the next step, by the code, or else by the HTTP status and the words."""
+    code, status = code_of(error), status_of(error)
+    if rule := _RULES.get(code):
+        return rule
     other = (TransientError, "") if status >= 500 or status == 200 else (PermanentError, "")
-    return _RULES.get(code) or _STATUS_RULES.get(status) or other
+    kind, hint = _STATUS_RULES.get(status, other)
+    request = error.operation_name
+    if status in (400, 401, 403, 404, 405) and not _is_s3s(error) and not request.lower().startswith("head"):
+        # The answer to a HEAD has no body, and some servers' refusals have none.
+        return kind, f"{hint}; {_NOT_S3S}" if hint and code == str(status) else _NOT_S3S
+    if kind is AccessDeniedError and hint == _KEYS:
+        text = f"{request} {code} {error.response.get('Error', {}).get('Message', '')}"
+        hint = next((hint for pattern, hint in _DENIALS if pattern.search(text)), hint)
+    return kind, hint
+
+
+def _is_s3s(error: ClientError) -> bool:
+    """Whether the answer has the form of S3's, and so a code."""
+    return code_of(error) not in ("", "unknown", str(status_of(error)))
 
 
 def _retry_after_s(headers: Mapping[str, str], now: float) -> float | None:

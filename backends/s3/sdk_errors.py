@@ -14,7 +14,7 @@ from urllib3.exceptions import HTTPError
 
 from wherry.backends.http.advice import LOGIN_HINT, OTHER_HOST_HINT, certificate_hint
 from wherry.backends.http.wire_errors import ConnectError, ProxyLoginError, StalledError, TLSError, WireError
-from wherry.backends.s3.error_table import PORTAL_HINT, about_the_file
+from wherry.backends.s3.error_table import PORTAL_HINT, REACH_HINT, about_the_file
 from wherry.errors import (
     AccessDeniedError,
     ConfigError,
@@ -41,7 +41,7 @@ _SDK_RULES: tuple[tuple[tuple[type[Exception], ...], type[StoreError], str], ...
     (
         (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, ConnectError),
         TransientError,
-        "is the endpoint right and reachable?",
+        REACH_HINT,
     ),
     ((sdk.HTTPClientError, sdk.ConnectionError, sdk.IncompleteReadError, HTTPError, WireError), TransientError, ""),
 )

@@ -21,7 +21,7 @@ from wherry.backends.s3.body import sending
 from wherry.backends.s3.copy import Copier
 from wherry.backends.s3.delete import DELETED_AT_ONCE, Deleter
 from wherry.backends.s3.digests import CHECKED, crc32c_of, describe, digest_of, encode_crc32c, etag_of, split_id
-from wherry.backends.s3.error_table import DigestError, Translator, status_of, taken
+from wherry.backends.s3.error_table import DigestError, Translator, is_denied, status_of, taken
 from wherry.backends.s3.get import Reader
 from wherry.backends.s3.listing import Listings
 from wherry.backends.s3.object_requests import Objects, Put
@@ -417,6 +417,10 @@ class S3Store(MultipartStore):
             raise
         except NotFoundError:
             return asked
+        except AccessDeniedError as error:
+            if is_denied(error.__cause__):
+                error.hint = "without the right to read, nobody can tell if the name is free: allow s3:GetObject, or overwriting"
+            raise
         raise taken()
 
     def _create(self, key: str, put: PutOptions, **extra: Any) -> tuple[str, str | None, str | None]:

@@ -151,7 +151,7 @@ class AccessDeniedError(PermanentError, PermissionError):
 
 
 class CredentialsExpiredError(AccessDeniedError):
-    """These credentials have expired, and no newer ones can be read from where they came from."""
+    """These credentials have expired, or cannot be made now: an SSO session that has ended, a process that fails."""
 
     waits_for = "credentials"
 

@@ -219,7 +219,7 @@ class TestServersThatWereNotMeant:
         ("answer", "words", "remedy"),
         [
             (Answer(403), "403: Forbidden", "check the access key"),
-            (Answer(403, b"<html>no way</html>"), "403: Forbidden", "check the access key"),
+            (Answer(403, b"<html>no way</html>"), "403: Forbidden", "not in S3's form"),
             (Answer(403, b'{"no": "way"}'), "403: Forbidden", "check the access key"),
             (s3_error(403, "AccessDenied"), "AccessDenied", "check the access key"),
             (s3_error(404, "NoSuchBucket"), "NoSuchBucket", "create the bucket"),

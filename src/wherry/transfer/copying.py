@@ -49,7 +49,7 @@ from wherry.transfer.digest import Digest
 from wherry.transfer.download import download
 from wherry.transfer.part_sizes import part_size_for, split
 from wherry.transfer.upload import Sender
-from wherry.transfer.verification import is_ours, landed, verified
+from wherry.transfer.verification import landed, verified
 
 log = logging.getLogger("wherry.transfer.copying")
 
@@ -168,8 +168,7 @@ class Copier:
             try:
                 return target.store.put_file(target.key, path, put), crc
             except AlreadyExistsError:  # by an attempt of ours whose answer was lost?
-                found = target.store.head(target.key)
-                if not is_ours(self._pool, found, job, crc, target.store):
+                if (found := landed(self._pool, job, crc, target.store)) is None:
                     raise
                 return found, crc
 

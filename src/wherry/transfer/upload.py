@@ -13,7 +13,7 @@ from pathlib import Path
 
 from wherry.checksum import PIECE_BYTES, crc32cs_of_file, format_crc32c, join_crc32c, range_sums, regroup_crc32c
 from wherry.config import MIB, RetryConfig, TransferConfig
-from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError, TransientError
+from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError, NotFoundError, TransientError
 from wherry.posix.thread_pool import map_at_once
 from wherry.spool.journal.jobs import Job
 from wherry.spool.journal.tokens import is_of_another_attempt
@@ -22,7 +22,7 @@ from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.retry import call_with_retry
 from wherry.transfer.multipart import MultipartSender
 from wherry.transfer.part_sizes import part_size_for, split, threshold_bytes
-from wherry.transfer.verification import is_ours, require_ours, verified
+from wherry.transfer.verification import landed, require_ours, verified
 
 #: The checksum of a larger file is computed by several threads, so much at a time.
 _SUMMED_BYTES = 32 * MIB
@@ -81,9 +81,9 @@ class Sender(MultipartSender):
             else:
                 meta = store.put_file(job.key, path, put)
         except AlreadyExistsError:
-            meta = store.head(job.key)
-            if not is_ours(self._pool, meta, job, crc, store):
+            if (own := landed(self._pool, job, crc, store)) is None:
                 raise
+            meta = own
         try:
             return verified(self._pool, meta, job, crc, store)
         except IntegrityError:
@@ -135,5 +135,5 @@ def _is_left_by_another_attempt(job: Job, store: ObjectStore) -> bool:
     """Whether the name has an object of the job's own run. It is asked first, so that no large file is sent to be refused."""
     try:
         return is_of_another_attempt(store.head(job.key).token, job.token)
-    except NotFoundError:
+    except (NotFoundError, AccessDeniedError):  # keys that may only write replace nothing
         return False

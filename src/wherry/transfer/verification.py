@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 
 from wherry.checksum import combine_crc32c, crc32c, format_crc32c
 from wherry.config import MIB
-from wherry.errors import AlreadyExistsError, IntegrityError, NotFoundError
+from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError, NotFoundError
 from wherry.posix.thread_pool import map_at_once
 from wherry.spool.journal.jobs import Job
 from wherry.store import ObjectMeta, ObjectStore
@@ -39,10 +39,14 @@ def verified(pool: Executor, meta: ObjectMeta, job: Job, crc: int, store: Object
 
 
 def landed(pool: Executor, job: Job, crc: int | None, store: ObjectStore) -> ObjectMeta | None:
-    """The object, if an attempt whose answer was lost has made it after all."""
+    """The object, if an attempt whose answer was lost has made it after all. Not known of keys that may only write."""
     try:
         meta = store.head(job.key)
     except NotFoundError:
+        return None
+    except AccessDeniedError as error:
+        if error.waits_for is not None:
+            raise
         return None
     return meta if is_ours(pool, meta, job, crc, store) else None
 

@@ -51,7 +51,7 @@ LEGAL_STEPS: dict[JobState, frozenset[JobState]] = {
 class WaitsFor(str, Enum):
     """What an operator has to mend before a job can succeed. Such a job stays queued and is tried again every five minutes.
 
-    credentials: they have expired. clock: this machine's clock differs too much from the server's. destination: it has become
+    credentials: they have expired, or cannot be made. clock: this machine's clock differs too much from the server's. destination: it has become
     read-only.
     """
 
