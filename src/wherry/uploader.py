@@ -36,7 +36,7 @@ from wherry.spool.recovery import open_journal, remove_unneeded_reserve
 from wherry.spool.sources import Source, sources_of
 from wherry.spool.spool import HALF, Spool
 from wherry.spool.spool_file import SpoolWriter
-from wherry.spool.staging import finish_writer, open_folder, open_writer, release_source
+from wherry.spool.staging import finish_writer, mark_of, open_folder, open_writer, release_source
 from wherry.store import ObjectMeta
 from wherry.store.environment import carried, with_environment
 from wherry.store.registry import backend_for, check_usable, split_options
@@ -215,7 +215,7 @@ class Uploader(Reader):
 
         def discard() -> None:
             if not accepted:  # else what failed, or was interrupted, is only the upload: the journal has the job
-                self.spool.free([object_id + HALF, object_id])
+                self.spool.free([object_id + HALF, object_id, mark_of(object_id)])
 
         return SpoolWriter(file, name, accept, discard, lambda error: self.spool.explain(error, name))
 

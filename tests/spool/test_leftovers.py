@@ -20,7 +20,7 @@ from wherry.spool.leftovers import sweep
 from wherry.spool.presence import dead_sessions, pid_of_agent, register
 from wherry.spool.recovery import open_journal
 from wherry.spool.spool import Spool
-from wherry.spool.staging import open_writer, stage
+from wherry.spool.staging import announce, open_writer, stage
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_whole_files_whose_rows_are_lost_are_set_aside_and_reported_and_half_mad
     file.write(b"half")
     file.close()
     with caplog.at_level(logging.ERROR, logger="wherry"):
-        assert 1 == sweep(spool, journal)
+        assert 2 == sweep(spool, journal)  # and the mark of the call that opened it
     assert sorted(kept) == objects(spool)
     assert sorted(lost) == sorted(set_aside(spool))
     assert source.read_bytes() == set_aside(spool)[lost[0]]
@@ -123,7 +123,7 @@ def test_the_living_agent_removes_what_a_killed_trainer_left_half_made(tmp_path:
             [sys.executable, "-c", textwrap.dedent(script), spool, tmp_path / "other", fifo], stdin=subprocess.PIPE
         )
         fifo.read_bytes()
-        assert 1 == len(objects(Spool(spool)))
+        assert 2 == len(objects(Spool(spool))), "the file, and the mark of the call"
         trainer.send_signal(signal.SIGKILL)
         trainer.communicate()
         wait_until(lambda: not objects(Spool(spool)), what="the half-made snapshot to be removed")
@@ -140,3 +140,61 @@ def test_without_an_agent_the_next_caller_removes_it(tmp_path: Path) -> None:
         uploader.put(file_of(tmp_path / "source", 10), "a")
         assert [] == objects(spool)
     assert set() == dead_sessions(spool)
+
+
+# -- killed in the middle of a call: whatever it has staged goes, as none of it was accepted
+
+KILLED = """
+import os, signal, sys, wherry
+from pathlib import Path
+from wherry.spool import staging
+from wherry.spool.journal.submit import Uploads
+
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+source, how, when = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+config = wherry.Config(agent=wherry.AgentConfig(run_in="caller"))
+uploader = wherry.Uploader(sys.argv[4], config=config)
+if when == "third file":
+    stage_one, n = staging._copy if how != "move" else staging._link, iter(range(9))
+    setattr(staging, stage_one.__name__, lambda *args: killed() if next(n) == 2 else stage_one(*args))
+else:
+    Uploads._submit = killed
+if how == "open":
+    with uploader.open("a") as file:
+        file.write(b"whole")
+else:
+    uploader.put(source, "a", move=how == "move")
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "when"), [("copy", "third file"), ("move", "third file"), ("copy", "row"), ("move", "row"), ("open", "row")]
+)
+def test_a_killed_call_leaves_nothing_for_ever(tmp_path: Path, how: str, when: str) -> None:
+    """Files that it had staged whole were put aside as if they had been accepted: 312 MB after six kills."""
+    spool, folder = Spool(tmp_path / "spool"), tmp_path / "source"
+    folder.mkdir()
+    before = {path: path.read_bytes() for path in (file_of(folder / f"{n}", 1000, seed=n) for n in range(4))}
+    environment = {**os.environ, "WHERRY_SPOOL": str(spool.folder)}
+    command = [sys.executable, "-c", KILLED, str(folder), how, when, str(tmp_path / "bucket")]
+    ended = subprocess.run(command, env=environment, check=False, timeout=60)
+    assert -signal.SIGKILL == ended.returncode
+    assert objects(spool)
+    journal = open_journal(spool)
+    sweep(spool, journal)
+    assert ([], {}) == (objects(spool), set_aside(spool))
+    assert before == {path: path.read_bytes() for path in before}
+    journal.close()
+
+
+def test_a_call_that_was_killed_after_its_row_has_accepted_its_files(spool: Spool, tmp_path: Path) -> None:
+    journal = open_journal(spool)
+    call = announce(spool, "2-dead")
+    staged = [stage(spool, file_of(tmp_path / f"{n}", 10, seed=n), call).object_id for n in range(2)]
+    rows = [new_job(f"{n}", object_id=one) for n, one in enumerate(staged)]
+    journal.uploads.submit("me", store_id(journal), rows)  # and no more: the mark is still there
+    sweep(spool, journal)
+    assert (sorted(staged), {}) == (objects(spool), set_aside(spool))
+    journal.close()

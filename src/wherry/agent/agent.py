@@ -136,7 +136,7 @@ class Agent:
         trials = {store_id for _, store_id, _ in Trials(self._spool.inside("trials")).left()}
         self._see_to_workers(stores_with_known_uploads(self._journal) | trials)  # which clean them away before they leave
         if queued or n_removed:
-            log.info("recovered: jobs queued again: %d, half-made snapshots removed: %d", queued, n_removed)
+            log.info("recovered: jobs queued again: %d, files that no job needs removed: %d", queued, n_removed)
 
     def _scale(self) -> tuple[int, float | None]:
         """Keep workers for the jobs that are due, in the environment of their stores: as `ready()`, of all usable stores."""

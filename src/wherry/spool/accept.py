@@ -17,8 +17,8 @@ from wherry.spool.journal.tokens import Attempt, new_token
 from wherry.spool.recovery import restore_quarantined
 from wherry.spool.shared_snapshots import shared_here
 from wherry.spool.sources import Source
-from wherry.spool.spool import Spool
-from wherry.spool.staging import Staged, finish_writer, open_writer, stage
+from wherry.spool.spool import HALF, Spool
+from wherry.spool.staging import Staged, announce, finish_writer, mark_of, open_writer, stage
 from wherry.uri import StoreURI, check_name
 
 #: The owner of jobs that no session waits for.
@@ -111,13 +111,15 @@ class Acceptance:
                 there = [shared[key] for key in keys]
                 return submit(there, names, overwrite, requires, shared=True)
         staged: list[Staged] = []
+        call = announce(self.spool, self.owner)
         try:
             for file, _ in sources:
-                staged.append(stage(self.spool, file, self.owner, move=move, advance=advance))
+                staged.append(stage(self.spool, file, call, move=move, advance=advance))
             ids = submit(staged, names, overwrite, requires)
         except BaseException:
             with suppress(JournalError):  # it cannot be read: what no job needs goes when it can
-                self.spool.free(self.journal.queries.unneeded([one.object_id for one in staged]))  # Ctrl-C may come too late
+                unneeded = self.journal.queries.unneeded([one.object_id for one in staged])  # Ctrl-C may come too late
+                self.spool.free([*unneeded, call + HALF])
             raise
         if shared is not None:
             shared.update(zip(keys, staged, strict=True))
@@ -210,6 +212,7 @@ class Acceptance:
         except JournalReplaced:
             self.register()
             accepted = submit()
+        self.spool.free(list(dict.fromkeys(mark_of(job.object_id) for job in new if job.object_id)))
         if not self._has_accepted:
             self._has_accepted = True
             self._seen_replacements = self.journal.replacements

@@ -1,8 +1,8 @@
-"""What programs that died have left in the spool: half-made snapshots are removed, whole ones without a row are set aside.
+"""What programs that died have left in the spool: what no call had accepted is removed, whole files without a row are set aside.
 
-A file that is being written has another name than a whole one (`spool.HALF`). A whole one is always followed by its row, so one
-without a row was accepted and its row is lost (a power cut took the end of the journal's log), or its program was killed in
-between. Nobody can tell which, so it is kept, listed and reported.
+A file that is being written has another name than a whole one (`spool.HALF`), and a call that stages files has a mark until the
+journal has their rows. So a whole file without mark and row was accepted and its row is lost (a power cut took the end of the
+journal's log): it is kept, listed and reported.
 """
 
 from __future__ import annotations
@@ -18,30 +18,38 @@ from wherry.quantities import count_text
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import living_sessions
 from wherry.spool.spool import HALF, Spool
+from wherry.spool.staging import mark_of, session_of
 
 log = logging.getLogger("wherry")
 
 _NO_ROW = (
-    "these files were staged whole, but the journal knows nothing of them: a power cut took the end of its log, "
-    "or their program was killed while it handed them over. Upload what is missing in the store with wherry put"
+    "these files were accepted, but the journal knows nothing of them: a power cut took the end of its log. "
+    "Upload what is missing in the store with wherry put"
 )
 
 
 def sweep(spool: Spool, journal: Journal) -> int:
-    """Clear up after clients that are gone: how many half-made snapshots and files of finished jobs were removed."""
+    """Clear up after clients that are gone: how many files that no job needs were removed."""
     # Listed before the rows are read: a job that is accepted in between is not taken for an orphan.
     found = [entry.name for entry in os.scandir(spool.inside("objects"))]
     living = living_sessions(spool)
-    left = [name for name in found if name.rpartition("-")[0] not in living]
+    left = [name for name in found if session_of(name) not in living]
     half = [name for name in left if name.endswith(HALF)]
     whole = set(left).difference(half)
     unneeded = whole - journal.queries.referenced_objects() if whole else set()
     finished = journal.queries.known_objects(unneeded) if unneeded else set()
-    spool.free([*half, *finished])
-    if lost := sorted(unneeded - finished):
+    lost = {name for name in unneeded - finished if _was_accepted(spool, name)}
+    removed = [*(unneeded - lost), *half]  # marks last: a file that is still there without one is kept
+    spool.free(removed)
+    if lost:
         aside, listing = set_aside(spool, _NO_ROW, lost, {})
         log.error("%s set aside in %s: %s\n%s", count_text(len(lost), "staged file"), aside, _NO_ROW, listing)
-    return len(half) + len(finished)
+    return len(removed)
+
+
+def _was_accepted(spool: Spool, name: str) -> bool:
+    """Return True for a whole file whose call has no mark any more. Another process may be removing both just now."""
+    return not spool.path(mark_of(name)).exists() and spool.path(name).exists()
 
 
 def set_aside(

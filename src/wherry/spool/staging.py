@@ -30,6 +30,28 @@ _SUMMED_IN_CALL_BYTES = 2**20
 _COPIED_BYTES = 2**16
 
 
+def announce(spool: Spool, session: str) -> str:
+    """Mark a call that is about to stage files: the first part of their names, to be given to stage().
+
+    Files of a marked call are of no job yet: if its program is killed they are removed, be they whole. Acceptance removes the
+    mark when the journal has the jobs.
+    """
+    call = f"{session}-{secrets.token_hex(4)}"
+    with spool.explained("the mark of a call"):
+        os.close(spool.make_staged(call))
+    return call
+
+
+def mark_of(object_id: str) -> str:
+    """The name of the mark of the call that staged the file."""
+    return object_id.rpartition("-")[0] + HALF
+
+
+def session_of(object_id: str) -> str:
+    """The session that staged the file, or whose mark it is."""
+    return "-".join(object_id.split("-")[:2])
+
+
 @dataclass(frozen=True)
 class Staged:
     """A snapshot in the spool. `method` says how it was made: move, reflink, copy or open.
@@ -44,9 +66,9 @@ class Staged:
 
 
 def stage(
-    spool: Spool, source: Path, session: str, *, move: bool = False, advance: Callable[[int], object] = lambda n_bytes: None
+    spool: Spool, source: Path, call: str, *, move: bool = False, advance: Callable[[int], object] = lambda n_bytes: None
 ) -> Staged:
-    """Make a snapshot of a regular file; after return its bytes no longer depend on `source`.
+    """Make a snapshot of a regular file; after return its bytes no longer depend on `source`. `call`: as announce() gave it.
 
     With `move` the file is given away: it is linked into the spool, and release_source() takes the old name away once the
     journal knows the job. Raises FileNotFoundError, PermissionError, ConfigError for what is no regular file,
@@ -55,7 +77,7 @@ def stage(
     """
     found = os.stat(source)
     require_regular(source, found)
-    object_id = f"{session}-{secrets.token_hex(8)}"
+    object_id = f"{call}-{secrets.token_hex(8)}"
     with spool.explained(source, found.st_size):
         spool.reserve.fill()
         # A file with another name, by a hard or a symbolic link, can still be changed there: only this name was given away.
@@ -160,9 +182,9 @@ def open_folder(spool: Spool, session: str) -> tuple[str, Path]:
 
 def open_writer(spool: Spool, session: str) -> tuple[str, BinaryIO]:
     """A new, private file in the spool, open for writing and reading: (object id, file)."""
-    object_id = f"{session}-{secrets.token_hex(8)}"
     with spool.explained("a new file"):
         spool.reserve.fill()
+        object_id = f"{announce(spool, session)}-{secrets.token_hex(8)}"
         descriptor = os.open(spool.path(object_id + HALF), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     # Larger writes, which checkpoints are made of, go around the buffer.
     return object_id, open(descriptor, "w+b", buffering=2**17)
