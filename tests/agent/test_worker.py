@@ -25,7 +25,15 @@ from wherry.agent.worker import Worker
 from wherry.backends.memory import MemoryStore
 from wherry.clock import Clock
 from wherry.config import AgentConfig, RetryConfig, TransferConfig
-from wherry.errors import AccessDeniedError, BucketNotFoundError, JournalError, PermanentError, TransientError
+from wherry.errors import (
+    AccessDeniedError,
+    AlreadyExistsError,
+    BucketNotFoundError,
+    JournalError,
+    NotFoundError,
+    PermanentError,
+    TransientError,
+)
 from wherry.spool.journal.jobs import Job, JobId, JobKind, JobState
 from wherry.spool.journal.journal import Journal
 from wherry.spool.journal.queries import StoreRecord
@@ -241,6 +249,21 @@ def test_what_no_session_has_put_beside_the_bells_stops_no_worker(bench: Bench) 
     assert JobState.DONE is bench.job(job_id).state
     assert bell.wait(0.0)
     bell.close()
+
+
+@pytest.mark.parametrize(("n_wrong", "state", "attempts"), [(2, JobState.DONE, 2), (99, JobState.FAILED, 3)])
+def test_an_object_that_is_not_there_after_its_put_is_put_again(
+    bench: Bench, n_wrong: int, state: JobState, attempts: int
+) -> None:
+    """Three times in all: a store that does not keep what it takes would be sent the file for a day."""
+    bench.store.plan = [
+        Fault("put", AlreadyExistsError("taken"), times=n_wrong // 2),
+        Fault("head", NotFoundError("no such object"), times=n_wrong),
+    ]
+    job_id = bench.accept("a", overwrite=False)
+    while bench.job(job_id).state is JobState.QUEUED:
+        bench.perform(now=time.time() + 60 * bench.job(job_id).attempts)
+    assert (state, attempts) == (bench.job(job_id).state, bench.job(job_id).attempts)
 
 
 # -- requirements

@@ -30,7 +30,7 @@ from wherry.spool.journal.tokens import ANOTHER_PROCESS, ANOTHER_RUN, is_of_anot
 from wherry.spool.journal.work import TRY_AGAIN_S, Ack, Leased
 from wherry.spool.spool import HELD_BYTES, Spool
 from wherry.store import ObjectStore
-from wherry.store.retry import job_wait_s
+from wherry.store.retry import NotVerifiedError, job_wait_s
 from wherry.transfer.upload import Sender
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ log = logging.getLogger("wherry.agent.worker")
 _TRIAL_S = 5.0
 #: Larger files are sent by threads: their bytes cost more than handing Python's lock over.
 _MANY_BYTES = 256 * 1024
+#: A job is written so often before it is given up as one that the store does not keep as it was sent.
+_WRITES = 3
 #: Before a job's last try: its deadline, which is counted less often, has passed by then.
 _LEAST_LAST_WAIT_S = 1.0
 
@@ -98,7 +100,7 @@ class Performer:
                     self._again(job, error, wait_s=0.0)
                 else:
                     self._again(job, error, wait_s=TRY_AGAIN_S, waits_for=WaitsFor(error.waits_for))
-            elif not isinstance(error, TransientError):
+            elif not (isinstance(error, TransientError) or (isinstance(error, NotVerifiedError) and job.attempts < _WRITES)):
                 self._fail(job, error)
             else:
                 retry = opened.retry if opened is not None else None

@@ -1,4 +1,4 @@
-"""The one retry policy: transient errors are tried again, until a deadline, with full jitter.
+"""The one retry policy: transient errors are tried again, until a deadline, with full jitter; writes are confirmed by two looks.
 
 Waits are drawn from [0, w], w doubling from `first_wait_s` to `longest_wait_s` ("Exponential Backoff And Jitter", AWS
 Architecture Blog, section "Full Jitter"). A store that names its own wait (Retry-After) gets at least that one.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from wherry.config import RetryConfig
-from wherry.errors import StoreError, ThrottledError, TransientError
+from wherry.errors import IntegrityError, NotFoundError, PermanentError, StoreError, ThrottledError, TransientError
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -92,6 +92,28 @@ def call_with_retry(
             tried = f"tried {attempts} times in {clock() - started:.1f} s"
             error.hint = f"{error.hint}; {tried}" if error.hint else tried
         raise
+
+
+class NotVerifiedError(IntegrityError):
+    """The store has answered a write with success and does not have what was written, asked twice: to be written again."""
+
+
+def confirmed(look: Callable[[], _T]) -> _T:
+    """Return what `look` finds of an object that was just written.
+
+    One answer may be wrong, as of a cache or a proxy on the way: after a PermanentError it is asked once more. NotVerifiedError
+    if the object is missing or another one again.
+    """
+    try:
+        return look()
+    except PermanentError as error:
+        if error.waits_for is not None:
+            raise
+        log.info("asking again, as one answer may be wrong: %s", error)
+    try:
+        return look()
+    except (NotFoundError, IntegrityError) as error:
+        raise NotVerifiedError(error.message, operation=error.operation, uri=error.uri, hint=error.hint) from error
 
 
 def _error_of(state: RetryCallState) -> TransientError:

@@ -49,7 +49,7 @@ from wherry.transfer.digest import Digest
 from wherry.transfer.download import download
 from wherry.transfer.part_sizes import part_size_for, split
 from wherry.transfer.upload import Sender
-from wherry.transfer.verification import landed, verified
+from wherry.transfer.verification import landed, own, verified
 
 log = logging.getLogger("wherry.transfer.copying")
 
@@ -167,10 +167,8 @@ class Copier:
             put = replace(put, crc32c=crc, metadata={**put.metadata, CRC32C_METADATA: format_crc32c(crc)})
             try:
                 return target.store.put_file(target.key, path, put), crc
-            except AlreadyExistsError:  # by an attempt of ours whose answer was lost?
-                if (found := landed(self._pool, job, crc, target.store)) is None:
-                    raise
-                return found, crc
+            except AlreadyExistsError as refusal:
+                return own(self._pool, job, crc, target.store, refusal), crc
 
     def _in_parts(
         self, source: ObjectStore, meta: ObjectMeta, store: MultipartStore, job: Job, put: PutOptions

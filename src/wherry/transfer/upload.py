@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from wherry.checksum import PIECE_BYTES, crc32cs_of_file, format_crc32c, join_crc32c, range_sums, regroup_crc32c
@@ -22,7 +21,7 @@ from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.retry import call_with_retry
 from wherry.transfer.multipart import MultipartSender
 from wherry.transfer.part_sizes import part_size_for, split, threshold_bytes
-from wherry.transfer.verification import landed, require_ours, verified
+from wherry.transfer.verification import own, verified
 
 #: The checksum of a larger file is computed by several threads, so much at a time.
 _SUMMED_BYTES = 32 * MIB
@@ -80,16 +79,11 @@ class Sender(MultipartSender):
                 meta = self._send_in_parts(job, path, store, part_size_bytes, begin, put, in_flight=transfer.parts_in_flight)
             else:
                 meta = store.put_file(job.key, path, put)
-        except AlreadyExistsError:
-            if (own := landed(self._pool, job, crc, store)) is None:
-                raise
-            meta = own
-        try:
-            return verified(self._pool, meta, job, crc, store)
-        except IntegrityError:
-            with suppress(NotFoundError):
-                require_ours(store.head(job.key), job)
-            raise
+        except AlreadyExistsError as refusal:
+            if job.schedule.replaces_earlier and if_absent and _is_left_by_another_attempt(job, store):
+                raise TransientError("an earlier attempt has left it after all", operation="put", uri=job.uri) from refusal
+            meta = own(self._pool, job, crc, store, refusal)
+        return verified(self._pool, meta, job, crc, store)
 
     def send_many(self, jobs: Sequence[Job], paths: Sequence[Path], store: ObjectStore) -> Iterator[tuple[Job, ObjectMeta]]:
         """Send small staged files whose checksums are known from this thread, several at once; yields those that are verified.

@@ -6,10 +6,11 @@ from concurrent.futures import Executor
 
 from wherry.checksum import combine_crc32c, crc32c, format_crc32c
 from wherry.config import MIB
-from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError, NotFoundError
+from wherry.errors import AccessDeniedError, AlreadyExistsError, IntegrityError
 from wherry.posix.thread_pool import map_at_once
 from wherry.spool.journal.jobs import Job
 from wherry.store import ObjectMeta, ObjectStore
+from wherry.store.retry import NotVerifiedError, confirmed
 from wherry.transfer.part_sizes import split
 
 #: Verifying by reading back takes so much at a time, by several threads.
@@ -17,16 +18,24 @@ _READ_BACK_BYTES = 64 * MIB
 
 
 def verified(pool: Executor, meta: ObjectMeta, job: Job, crc: int, store: ObjectStore) -> ObjectMeta:
-    """Compare what the store has with what was accepted; IntegrityError if it differs.
+    """Compare what the store has with what was accepted; NotVerifiedError if it differs, asked twice.
 
     Taken as proof: the store's own checksum, or that it made the object of the staged file's very blocks. A store
     that offers neither is read back.
     """
-    if meta.crc32c is None and not meta.is_shared:
+    answers = iter([meta])  # to the put; whoever asks again asks the store
+    return confirmed(lambda: _compared(pool, next(answers, None), job, crc, store))
+
+
+def _compared(pool: Executor, answer: ObjectMeta | None, job: Job, crc: int, store: ObjectStore) -> ObjectMeta:
+    if answer is not None and (answer.crc32c is not None or answer.is_shared):
+        meta = answer
+    else:
         meta = store.head(job.key)
         require_ours(meta, job)
     found = meta.crc32c
-    if meta.size_bytes == job.size_bytes and not meta.is_shared and not store.capabilities.checks_crc32c:
+    is_proof = meta.is_shared or (store.capabilities.checks_crc32c and answer is not None)
+    if meta.size_bytes == job.size_bytes and not is_proof:
         found = read_back(pool, meta, store)
     if meta.size_bytes != job.size_bytes or (found is not None and found != crc):
         raise IntegrityError(
@@ -38,17 +47,33 @@ def verified(pool: Executor, meta: ObjectMeta, job: Job, crc: int, store: Object
     return meta
 
 
-def landed(pool: Executor, job: Job, crc: int | None, store: ObjectStore) -> ObjectMeta | None:
-    """The object, if an attempt whose answer was lost has made it after all. Not known of keys that may only write."""
-    try:
+def own(pool: Executor, job: Job, crc: int | None, store: ObjectStore, refusal: AlreadyExistsError) -> ObjectMeta:
+    """Return our own object under a name that the store says is taken: an attempt whose answer was lost has made it.
+
+    Raises the refusal for another's object, and for one that keys which may only write cannot see; NotVerifiedError if there is
+    none. The store is asked twice.
+    """
+
+    def look() -> ObjectMeta:
         meta = store.head(job.key)
-    except NotFoundError:
-        return None
+        if not is_ours(pool, meta, job, crc, store):
+            raise refusal
+        return meta
+
+    try:
+        return confirmed(look)
     except AccessDeniedError as error:
         if error.waits_for is not None:
             raise
+        raise refusal from error
+
+
+def landed(pool: Executor, job: Job, crc: int | None, store: ObjectStore) -> ObjectMeta | None:
+    """Return the object if an attempt whose answer was lost has made it after all."""
+    try:
+        return own(pool, job, crc, store, AlreadyExistsError("it is another's"))
+    except (AlreadyExistsError, NotVerifiedError):
         return None
-    return meta if is_ours(pool, meta, job, crc, store) else None
 
 
 def is_ours(pool: Executor, meta: ObjectMeta, job: Job, crc: int | None, store: ObjectStore) -> bool:

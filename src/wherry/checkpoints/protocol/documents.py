@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from wherry.checksum import crc32c, format_crc32c
 from wherry.errors import IntegrityError, PermanentError
 from wherry.store import CRC32C_METADATA, ObjectMeta, ObjectStore, PutOptions, file_in_memory
+from wherry.store.retry import confirmed
 
 #: No receipt and no manifest is larger.
 MOST_BYTES = 64 * 2**20
@@ -136,6 +137,11 @@ def put_small(store: ObjectStore, key: str, data: bytes, *, if_absent: bool) -> 
         meta = store.put_file(key, path, put)
     md5 = f"md5:{hashlib.md5(data, usedforsecurity=False).hexdigest()}"
     is_proven = store.capabilities.checks_crc32c or meta.digest == md5
-    if not is_proven and read_small(store, key) != data:
-        raise IntegrityError("the store gives back other bytes than it was sent", operation="verify", uri=key)
+    if not is_proven:
+        confirmed(lambda: _read_back(store, key, data))
     return meta
+
+
+def _read_back(store: ObjectStore, key: str, data: bytes) -> None:
+    if read_small(store, key) != data:
+        raise IntegrityError("the store gives back other bytes than it was sent", operation="verify", uri=key)
