@@ -22,11 +22,16 @@ from urllib.parse import quote, unquote
 
 from wherry.backends.gcs.bucket import MAX_NAME_BYTES, Bucket, Version, generation_match
 from wherry.backends.local_file import opened_source
-from wherry.errors import AlreadyExistsError, NotFoundError, PermanentError, StoreError
+from wherry.errors import AccessDeniedError, AlreadyExistsError, NotFoundError, PermanentError, StoreError, absence_is_fine
 from wherry.posix.thread_pool import each_at_once
 from wherry.store import TEMPORARY_MARK, TOKEN_METADATA, ObjectMeta, Part, PendingUpload, PutOptions, StoredPart
 
 _MAX_SOURCES = 32
+_RIGHTS = (
+    "parts of a large object are temporary objects: they need the rights storage.objects.create, list, get and delete "
+    '(roles/storage.objectUser), and a bucket without a retention policy; or set the storage option upload="session", which '
+    "needs storage.objects.create only"
+)
 _LONGEST_TAIL = "join-0-00000"
 _TAIL = r"begun|\d{5}|join-\d-\d{5}"
 #: An object that merely has the mark in its name is somebody's own.
@@ -40,6 +45,8 @@ class ComposedUploads:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
+        #: These credentials were seen to have the rights that complete() needs.
+        self._is_allowed = False
 
     @staticmethod
     def knows(upload_id: str) -> bool:
@@ -47,7 +54,8 @@ class ComposedUploads:
         return re.fullmatch("[0-9a-f]{32}", upload_id) is not None
 
     def begin(self, key: str, put: PutOptions) -> str:
-        """Mark the upload as begun by an empty object: GCS knows nothing of it otherwise.
+        """Mark the upload as begun by an empty object: GCS knows nothing of it otherwise. AccessDeniedError before anything is
+        made if these credentials lack a right that complete() needs.
 
         The id follows from the token in `put.metadata`, so that a begin whose answer was lost is repeated under the same
         names, and leaves nothing behind.
@@ -56,9 +64,32 @@ class ComposedUploads:
         upload_id = secrets.token_hex(16) if token is None else hashlib.sha256(token.encode()).hexdigest()[:32]
         prefix = _temporary(key, upload_id)
         noted = dict(put.metadata) if prefix.startswith(key) else {**put.metadata, _KEY_METADATA: quote(key)}
+        if not self._is_allowed:
+            self._require_rights(prefix, noted)
+        self._mark(prefix, noted)
+        return upload_id
+
+    def _mark(self, prefix: str, noted: dict[str, str]) -> None:
         with suppress(AlreadyExistsError):
             self._bucket.send(f"{prefix}begun", -1, PutOptions(if_absent=True, crc32c=0, metadata=noted), start=0, end=0)
-        return upload_id
+
+    def _require_rights(self, prefix: str, noted: dict[str, str]) -> None:
+        """Try what complete() needs before bytes are sent: on a name that is not there, so that a refusal leaves nothing hidden,
+        and then with the mark, as a retention policy shows only with an object.
+        """
+        absent = _join_name(prefix, 0, 0)
+        try:
+            for _ in self._bucket.listed(absent):
+                break
+            with absence_is_fine():
+                self._bucket.look(absent)
+            self._bucket.remove(absent)
+            self._mark(prefix, noted)
+            self._bucket.remove(f"{prefix}begun")
+        except AccessDeniedError as error:
+            error.hint = error.hint or _RIGHTS  # which has one is no question of rights
+            raise
+        self._is_allowed = True
 
     def put_part(self, key: str, upload_id: str, path: Path, part: Part) -> StoredPart:
         """Send one part. An upload that is unknown or over is not noticed here: complete() will say so."""

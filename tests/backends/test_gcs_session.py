@@ -17,8 +17,11 @@ from servers.gcs_server import GCSServer, strict_gcs
 from servers.proxy import Action, Answer, BlackHole, CutAnswer, DropAnswer, Reset, When, fault_proxy, gcs_error
 from servers.real import Server
 from servers.way import WAY
+from servers.worlds import QUICK
+from wherry import Config, Uploader
 from wherry.backends.gcs.store import GCSStore
 from wherry.checksum import crc32c, crc32c_of_file
+from wherry.config import AgentConfig, TransferConfig
 from wherry.errors import (
     AccessDeniedError,
     AlreadyExistsError,
@@ -29,6 +32,7 @@ from wherry.errors import (
     StoreError,
     ThrottledError,
     TransientError,
+    UploadFailed,
 )
 from wherry.store import TOKEN_METADATA, MultipartStore, Part, PutOptions, StoredPart
 from wherry.uri import StoreURI
@@ -120,7 +124,7 @@ def test_independent_server_takes_our_chunks(fake_gcs_server: Server, source: Pa
 
 
 def test_new_credentials_that_may_only_create_are_enough(server: GCSServer, source: Path) -> None:
-    """roles/storage.objectCreator: nothing can be listed, read, replaced or deleted; parts that are composed need all that."""
+    """roles/storage.objectCreator: nothing can be listed, read, replaced or deleted."""
     size = source.stat().st_size
     with open_sessions(server, token=server.creator_token) as store:
         upload_id = begin(store, "creator/object", source, if_absent=True)
@@ -129,11 +133,46 @@ def test_new_credentials_that_may_only_create_are_enough(server: GCSServer, sour
         for call in (lambda: store.head("creator/object"), lambda: begin(store, "creator/object", source)):
             with pytest.raises(AccessDeniedError):
                 call()
-    with open_sessions(server, token=server.creator_token, upload="compose") as store:
-        upload_id = begin(store, "creator/parts", source)
-        sent = [store.put_part("creator/parts", upload_id, source, Part(1, 0, size, crc32c_of_file(source)))]
-        with pytest.raises(AccessDeniedError):
-            store.complete("creator/parts", upload_id, sent)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "left"),
+    [
+        pytest.param("GET", r"/o\?", set(), id="list"),
+        pytest.param("GET", "/o/lacking", set(), id="get"),
+        pytest.param("DELETE", "/o/lacking", set(), id="delete"),
+        pytest.param("DELETE", "begun$", {"begun"}, id="retention policy"),
+    ],
+)
+def test_a_right_that_parts_lack_is_found_before_bytes_are_sent(
+    server: GCSServer, source: Path, method: str, target: str, left: set[str]
+) -> None:
+    """12 hidden objects stayed of 90 MB, and nothing said that upload="session" needs less. Of a retention policy one does."""
+    plan = [When(method, target, gcs_error(403, "forbidden"), times=99)]
+    with fault_proxy("127.0.0.1", server.port, plan) as proxy:
+        lacking = pytest.raises(AccessDeniedError, match='upload="session"')
+        with open_sessions(server, endpoint_url=proxy.url, upload="compose") as store, lacking:
+            begin(store, "lacking/parts", source)
+        assert 0 == proxy.request_bytes("POST", "crc32c=") == len(proxy.requests("POST", "/compose"))
+    assert left == {name.rpartition("/")[2] for name in server.names("lacking/")}
+
+
+def test_an_account_that_may_only_create_is_told_of_sessions_and_leaves_nothing(server: GCSServer, tmp_path: Path) -> None:
+    transfer = TransferConfig(multipart_threshold_bytes=2 * CHUNK, part_size_bytes=CHUNK)
+    config = Config(transfer=transfer, retry=QUICK, agent=AgentConfig(run_in="caller"))
+    options = {**server.options, **WAY, "token": server.creator_token}
+    (tmp_path / "file").write_bytes(bytes(3 * CHUNK))
+
+    def upload(**more: object) -> None:
+        uri, spool = f"gs://{server.bucket}/lone", tmp_path / "spool"
+        with Uploader(uri, storage_options={**options, **more}, spool=spool, config=config) as uploader:
+            uploader.put(tmp_path / "file", "x").result()
+
+    with pytest.raises(UploadFailed, match='upload="session"'):
+        upload()
+    assert set() == server.names("lone/")
+    upload(upload="session")
+    assert {"lone/x"} == server.names("lone/")
 
 
 # Resuming.

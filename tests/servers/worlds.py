@@ -199,7 +199,7 @@ class GCSWorld(World):
         return "GET", f"^/download/.*/o/{quote(key, safe='')}"
 
     def cleaning(self, key: str) -> tuple[str, str]:
-        return "DELETE", f"/o/{quote(key, safe='')}"
+        return "DELETE", f"/o/{quote(key, safe='')}(?!.*join-0-00000)"  # begin() tries its rights on that name
 
     def error(self, code: str, **options: object) -> Answer:
         return gcs_error(*self.STATUS[code], **options)  # type: ignore[arg-type]
