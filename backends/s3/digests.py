@@ -6,8 +6,9 @@ Sources: "Checking object integrity in Amazon S3" of its user guide, "Object" an
 from __future__ import annotations
 
 import base64
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wherry.errors import TransientError
@@ -28,6 +29,14 @@ def etag_of(text: str | None) -> str:
 def encode_crc32c(crc32c: int) -> str:
     """As a checksum header has it."""
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
+def md5_of(blocks: Iterable[bytes]) -> str:
+    """The MD5 of a body, as ``Content-MD5`` has it: every server knows that one."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for block in blocks:
+        digest.update(block)
+    return base64.b64encode(digest.digest()).decode()
 
 
 def crc32c_of(answer: Mapping[str, Any]) -> int | None:

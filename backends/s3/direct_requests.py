@@ -51,6 +51,7 @@ _METHODS = {
 _HEADERS = {
     "ChecksumCRC32C": "x-amz-checksum-crc32c",
     "ChecksumMode": "x-amz-checksum-mode",
+    "ContentMD5": "content-md5",
     "IfMatch": "if-match",
     "IfNoneMatch": "if-none-match",
     "Range": "range",

@@ -228,6 +228,13 @@ def status_of(error: BaseException | None) -> int:
     return 0 if not isinstance(answer, dict) else int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
+def may_lack_digest(error: BaseException) -> bool:
+    """Return True for an answer that a body without a checksum may get: servers word it differently (InvalidRequest,
+    MissingContentMD5), so it is any 400 whose code means nothing else to us.
+    """
+    return status_of(error) == 400 and code_of(cast("ClientError", error)) not in _RULES
+
+
 def is_denied(error: BaseException | None) -> bool:
     """Whether an answer denies the request to these keys, and not that they are keys."""
     return status_of(error) == 403 and code_of(cast("ClientError", error)) == "AccessDenied"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from wherry.backends.http.volley import SmallRequest, Volley
 from wherry.backends.http.wire_errors import UnknownWay
 from wherry.backends.s3.body import Source
+from wherry.backends.s3.digests import md5_of
 from wherry.backends.s3.direct_requests import Direct, described, direct_of
 from wherry.backends.s3.early import early_direct
-from wherry.backends.s3.error_table import status_of
+from wherry.backends.s3.error_table import may_lack_digest, status_of
 from wherry.backends.s3.options import DIRECTORY_BUCKET, S3Options
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ _DENIED = (400, 401, 403)
 #: Of an answer that says no: read to its end, its connection can be used again.
 _MOST_WORDS_BYTES = 64 * 1024
 _T = TypeVar("_T")
+
+
+def has_digest(given: Mapping[str, object]) -> bool:
+    """Return True if a request carries a checksum of its body."""
+    return "ChecksumCRC32C" in given or "ContentMD5" in given
 
 
 class Put(NamedTuple):
@@ -52,6 +58,8 @@ class Objects:
     takes_unsigned: Callable[[], bool]
     note: Callable[[], None]
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    #: The server refuses bodies without a checksum, as with a default of object lock; one that it may not compare will do.
+    _wants_digests: bool = field(default=False, init=False)
     #: As long as there is no client.
     _early: Direct | None = field(init=False)
 
@@ -61,7 +69,27 @@ class Objects:
     def ask(
         self, operation: str, key: str, body: Source | None = None, metadata: Mapping[str, str] | None = None, **given: object
     ) -> Mapping[str, Any]:
-        """Make a request, by its name in boto3, with what boto3's call would be given."""
+        """Make a request, by its name in boto3, with what boto3's call would be given.
+
+        A body without a checksum that the server refuses is sent again with its MD5, and so is every such body from then on.
+        """
+        if body is None or has_digest(given):
+            return self._asked(operation, key, body, metadata, given)
+        if not self._wants_digests:
+            try:
+                return self._asked(operation, key, body, metadata, dict(given))
+            except Exception as error:
+                if not may_lack_digest(error):
+                    raise
+                log.info("%s is sent again with a checksum, which the server may ask for: %s", key, error)
+        body.seek(0)
+        answer = self._asked(operation, key, body, metadata, {**given, "ContentMD5": md5_of(iter(body.read, b""))})
+        self._wants_digests = True
+        return answer
+
+    def _asked(
+        self, operation: str, key: str, body: Source | None, metadata: Mapping[str, str] | None, given: dict[str, object]
+    ) -> Mapping[str, Any]:
         answer: Mapping[str, Any] | None = None
         if (early := self._early) is not None and not self.is_connected():
             try:
@@ -96,6 +124,8 @@ class Objects:
 
         def requests() -> Iterator[tuple[_T, SmallRequest]]:
             for what, put in puts:
+                if self._wants_digests and not has_digest(put.given):
+                    return
                 request = direct.put_request(put.key, put.body, put.metadata, put.given) if is_fine else None
                 if request is None or not isinstance(request.body, bytes):
                     return

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import google_crc32c
 
-from wherry.backends.s3.digests import crc32c_of, encode_crc32c, etag_of
+from wherry.backends.s3.digests import crc32c_of, encode_crc32c, etag_of, md5_of
 from wherry.backends.s3.error_table import DigestError, Translator, status_of
 from wherry.errors import (
     AlreadyExistsError,
@@ -274,6 +274,8 @@ class Trial:
 
     def _ask(self, operation: str, request: str, name: str, **given: Any) -> Mapping[str, Any]:
         """Make a request, by its name in boto3, about one of our objects."""
+        if "Body" in given and "ChecksumCRC32C" not in given:  # with object lock a server may refuse a body without a checksum
+            given["ContentMD5"] = md5_of([given["Body"]])
         with self._errors.translated(operation, self._keys[name], given.get("PartNumber")):
             call: Callable[..., Mapping[str, Any]] = getattr(self._client(), request)
             return call(Bucket=self._bucket, Key=self._keys[name], **given)

@@ -19,6 +19,7 @@ from lax_s3 import Flaw, lax_server, store_at
 from servers import tls
 from servers.proxy import Answer, Do, DropAnswer, Reset, When, fault_proxy, s3_error
 from servers.real import S3Server
+from servers.worlds import OBJECT_LOCK
 from support import wait_until
 from wherry.backends.s3 import probe
 from wherry.backends.s3.probe import AMAZON, Findings
@@ -110,6 +111,18 @@ class TestRealServers:
             assert not store.capabilities.conditional_put
             assert not store.capabilities.checks_crc32c
             assert store.capabilities.metadata
+
+    @pytest.mark.parametrize("name", ["seaweedfs_server", "juicefs_server"])
+    def test_one_that_asks_every_body_for_a_checksum_is_tried_all_the_same(
+        self, name: str, request: pytest.FixtureRequest, short_races: None
+    ) -> None:
+        server: S3Server = request.getfixturevalue(name)
+        with fault_proxy("127.0.0.1", server.port, [OBJECT_LOCK]) as proxy:
+            with S3Store(StoreURI("s3", server.bucket), {**server.options, "endpoint_url": proxy.url}) as store:
+                findings = store.probe(PREFIX)
+            assert [0] == proxy.fired
+        assert findings["metadata"]
+        assert (name == "seaweedfs_server") == findings["checks_crc32c"] == findings["joins_crc32c"] == findings["copies_parts"]
 
     def test_a_probe_is_a_few_small_requests(self, seaweedfs_server: S3Server) -> None:
         with fault_proxy("127.0.0.1", seaweedfs_server.port) as proxy:

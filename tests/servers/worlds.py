@@ -16,7 +16,7 @@ import botocore.session
 from botocore.config import Config as SDKConfig
 
 from servers.gcs_server import GCSServer
-from servers.proxy import Answer, FaultProxy, gcs_error, s3_error
+from servers.proxy import Answer, FaultProxy, When, gcs_error, s3_error
 from servers.real import S3Server, Server
 from wherry import Uploader
 from wherry.backends.memory import MemoryStore
@@ -33,6 +33,15 @@ OTHER = b"another's bytes"
 QUICK = RetryConfig(job_deadline_s=60.0, call_deadline_s=20.0, first_wait_s=0.001, longest_wait_s=0.01)
 #: For faults that are noticed by a time-out only. A server that is slower than that, for once, costs a retry and no more.
 IMPATIENCE_S = 0.5
+
+#: As a server refuses that asks every body for a checksum, as with a default of object lock, and says so in its own words.
+OBJECT_LOCK = When(
+    "PUT",
+    "",
+    s3_error(400, "InvalidRequest", "Content-MD5 OR x-amz-checksum- HTTP header is required with Object Lock parameters"),
+    times=10**6,
+    header=r"\A(?![\s\S]*^(content-md5|x-amz-checksum-crc32c|x-amz-copy-source):)",
+)
 
 #: Which request of an upload a fault meets: the only one of a small object; or the begin of one in parts, one of its parts, the
 #: request that joins them.
