@@ -102,10 +102,12 @@ class Agent:
                 self._journal.shorten_log()
                 due, next_s = self._scale()
                 self._wake_the_others()
-                sessions = bool(living_sessions(self._spool))
-                # Jobs that nobody here can do (their secrets are missing) are no reason to stay.
+                sessions = living_sessions(self._spool)
+                # Jobs that nobody here can do are no reason to stay: their secrets are missing, or the receipts of ranks whose
+                # programs have ended. On other nodes there may be some: then their agents commit the set.
                 sending = bool(self._workers) and self._workers.names() & self._journal.work.lease_owners()
                 work = due > 0 or next_s is not None or bool(sending)
+                work = work and (bool(sessions) or not self._journal.overview.left_to_others(sessions))
                 now_s = time.monotonic()
                 alone_since_s = None if sessions or self._stay else (alone_since_s if alone_since_s is not None else now_s)
                 timeout_s = _LOOK_AROUND_S if gives_way_s is None else max(0.01, gives_way_s - now_s)

@@ -174,7 +174,7 @@ class Performer:
             return None, commit_set(plan, passed_s, opened.store)
         except IncompleteSetError as error:
             missing = NotReadyError(error.message, operation=error.operation, uri=error.uri, hint=error.hint)
-            missing.look_again_s = wait_before_next_look_s(passed_s)
+            missing.look_again_s, missing.kind = wait_before_next_look_s(passed_s), type(error).__name__
             raise missing from error
 
     def _whose_it_replaces(self, job: Job, store: ObjectStore) -> str | None:
@@ -255,11 +255,12 @@ class Performer:
         # At most until its deadline: then it has one more try.
         wait_s = min(wait_s, max(_LEAST_LAST_WAIT_S, self.journal.work.time_left_s(job)[0]))
         text = self._text(error)
+        kind = error.kind if isinstance(error, NotReadyError) else kind_of(error)
         if waits_for is not None:
             log.warning("job %d (%s) waits for an operator (%s): %s", job.id, job.uri, waits_for.value, text)
         elif counts:
             log.warning("job %d (%s), attempt %d: %s; again in %.1f s", job.id, job.uri, job.attempts, text, wait_s)
-        requeue = partial(self.journal.work.requeue, job.id, self.worker, wait_s=wait_s, error=text, kind=kind_of(error))
+        requeue = partial(self.journal.work.requeue, job.id, self.worker, wait_s=wait_s, error=text, kind=kind)
         retry_until_written(partial(requeue, counts=counts, waits_for=waits_for))
 
     def _is_over(self, job: Job, error: StoreError, wait_s: float = 0.0) -> bool:

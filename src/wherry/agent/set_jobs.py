@@ -27,6 +27,10 @@ class RankFailedError(PermanentError):
     """An object of this rank could not be stored. Its failure is in the set, so that other ranks need not wait for it."""
 
 
+class EarlierNodeError(IncompleteSetError):
+    """The commit is left to the node before this one, for now."""
+
+
 @dataclass(frozen=True)
 class SetPlan:
     """What the staged file of such a job says. `delay_s`: how long a deputy leaves the commit to those before it.
@@ -152,6 +156,6 @@ def _commit_as_deputy(plan: SetPlan, passed_s: float, store: ObjectStore) -> Non
     except NotFoundError:
         pass
     if passed_s < plan.delay_s:
-        raise IncompleteSetError("the node before this one commits the set", operation="commit", uri=keys.manifest(plan.set))
+        raise EarlierNodeError("the node before this one commits the set", operation="commit", uri=keys.manifest(plan.set))
     with suppress(SetFailedError, SetAbandonedError):
         commit(store, keys, plan.set, plan.world)

@@ -139,9 +139,10 @@ def drain(
     "value"}}. Ctrl-C leaves the rest to the background.
     """
     from wherry.cli.status import waiting_for_secrets
+    from wherry.cli.status_text import left_to_others_lines
     from wherry.spool.drain import wait_until_drained
     from wherry.spool.journal.jobs import JobState
-    from wherry.spool.presence import pid_of_agent
+    from wherry.spool.presence import living_sessions, pid_of_agent
     from wherry.spool.recovery import open_journal
     from wherry.spool.spool import Spool
 
@@ -159,6 +160,10 @@ def drain(
     secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
     agent_pid = pid_of_agent(place)
     before = journal.queries.counts()
+
+    def left_to_others() -> list[JobFailure]:
+        return journal.overview.left_to_others(living_sessions(place))
+
     try:
         with _waiter(place, journal, secrets) as waiter:
             closed = [one.store_id for one in waiting_for_secrets(journal, agent_pid, secrets)]
@@ -166,7 +171,7 @@ def drain(
                 _doable(journal, agent_pid, secrets),
                 waiter.wait,
                 timeout_s=timeout,
-                is_stuck=lambda _: timeout is None and bool(journal.overview.held_up(closed=closed)),
+                is_stuck=lambda _: timeout is None and (bool(journal.overview.held_up(closed=closed)) or bool(left_to_others())),
                 progress=not is_quiet(),
             )
     except KeyboardInterrupt:
@@ -176,6 +181,7 @@ def drain(
         raise typer.Exit(Exit.INTERRUPTED) from None
     counts = journal.queries.counts()
     held = journal.overview.held_up(closed=closed)
+    others = left_to_others()
     waiting = waiting_for_secrets(journal, agent_pid, secrets)
     failures = journal.queries.jobs(states=[JobState.FAILED], checks=False)
     journal.close()
@@ -185,7 +191,9 @@ def drain(
     else:
         print_done(f"{counts.done - before.done} uploaded, {n_left} left, {counts.failed} failed")
     _say_what_is_left(failures, waiting, held, folder)
-    if not held and not is_done:
+    if others:
+        print_err("\n".join(left_to_others_lines(others)))
+    elif not held and not is_done:
         print_err(
             f"after {timeout:g} s going on in the background: {count_text(n_left, 'upload')}, {size_text(counts.bytes_queued)}"
         )

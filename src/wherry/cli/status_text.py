@@ -10,7 +10,7 @@ from pathlib import Path
 from wherry.cli.arguments import command
 from wherry.cli.status import SpoolStatus, Unfinished, Waiting
 from wherry.cli.words import attempts_text, word
-from wherry.errors import AlreadyExistsError
+from wherry.errors import AlreadyExistsError, JobFailure
 from wherry.quantities import age_text, size_text
 from wherry.spool.journal.jobs import Job, JobState
 from wherry.spool.journal.overview import Reason, StoreWait
@@ -199,6 +199,16 @@ def waiting_lines(waiting: Iterable[Waiting], spool: Path) -> list[str]:
             example = ", ".join(f'"{name}": "..."' for name in one.missing)
             lines.append(f"  where FILE holds {{{example}}}")
     return lines
+
+
+def left_to_others_lines(sets: Sequence[JobFailure]) -> list[str]:
+    """Which checkpoint sets lack receipts of ranks, while nothing goes on here, and what to do."""
+    return [
+        "only checkpoint sets that lack receipts are left, and the programs that saved them have ended; nothing goes on here:",
+        *(f"  job {one.job_id}  {one.uri}: {one.error}" for one in sets),
+        "  If those ranks are gone there is nothing to wait for: such a set stays uncommitted, and prune removes it.",
+        "  If their nodes still upload, wait with --timeout, or leave it to them. Whoever resumes the run commits what is whole.",
+    ]
 
 
 def refusing_lines(refusing: Iterable[tuple[StoreWait, str]]) -> list[str]:

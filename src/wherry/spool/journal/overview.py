@@ -8,7 +8,7 @@ another kind. So a hundred thousand jobs do not send a hundred thousand requests
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from sqlite3 import Connection
@@ -17,6 +17,7 @@ from wherry.errors import JobFailure
 from wherry.spool.journal.jobs import JobId
 from wherry.spool.journal.queries import listed
 from wherry.spool.journal.role import Role
+from wherry.spool.journal.work import INCOMPLETE
 
 _MOST_LISTED = 100
 _OPEN = "kind != 'check' AND state IN ('queued', 'leased')"
@@ -125,6 +126,21 @@ class Overview(Role):
                 "SELECT DISTINCT kind FROM totals WHERE owner = ? AND kind != 'check' AND state IN ('queued', 'leased') AND n > 0"
             )
             return db.execute(query, (owner,)).fetchall() == [("commit",)]
+
+    def left_to_others(self, living: Collection[str]) -> list[JobFailure]:
+        """The unfinished uploads, if all are manifests of sets that lack receipts, handed over by sessions that are not `living`.
+
+        Their ranks may be gone for good: nothing goes on here. Empty if anything else is unfinished, or was not looked at.
+        """
+        is_open = "state IN ('queued', 'leased')"
+        with self._transaction(read_only=True) as db:
+            others = f"SELECT 1 FROM totals WHERE kind NOT IN ('check', 'commit') AND {is_open} AND n > 0 LIMIT 1"
+            if db.execute(others).fetchone() is not None:
+                return []
+            which = f"jobs INDEXED BY jobs_by_state WHERE kind = 'commit' AND {is_open}"
+            rows = db.execute(f"SELECT owner, id, uri, attempts, error, error_kind FROM {which} ORDER BY id").fetchall()
+        are_left = all(owner not in living and kind == INCOMPLETE for owner, *_, kind in rows)
+        return [JobFailure(*row[1:]) for row in rows] if are_left else []
 
     def held_up(self, owner: str | None = None, closed: Iterable[int] = ()) -> list[JobFailure]:
         """The unfinished uploads, of one owner or of all, if every one of them waits for an operator, or for one that does.

@@ -22,6 +22,8 @@ SUSPECT_AFTER = 2
 #: A job that waits for an operator is tried again after this long.
 TRY_AGAIN_S = 300.0
 _FIRST_WAIT_S = 2.0
+#: The kind of error of a manifest's job that has found receipts of other ranks missing.
+INCOMPLETE = "IncompleteSetError"
 #: A file of at most this size takes a worker so little time that it may lease it before it has a place for it.
 SMALL_BYTES = 2**20
 #: More jobs than that need no more workers.
@@ -295,7 +297,10 @@ class Work(Role):
         )
 
     def resume(self, stores: Iterable[int] | None = None) -> bool:
-        """Try at once what waits for an operator: of these stores, whose secrets are new, or of all. Whether there was any."""
+        """Try at once what waits for an operator: of these stores, whose secrets are new, or of all. Whether there was any.
+
+        Manifests that lacked receipts are looked at again, too.
+        """
         with self._transaction() as db:
             return resume(db, stores)
 
@@ -376,4 +381,10 @@ def resume(db: Connection, stores: Iterable[int] | None = None) -> bool:
     """As `Work.resume`, within a transaction."""
     which = "1" if stores is None else f"store_id IN ({listed(stores)})"
     cursor = db.execute(f"UPDATE jobs SET due_s = 0, waits_for = NULL WHERE waits_for IS NOT NULL AND {which}")
+    # What a manifest lacked at the last look says nothing of now.
+    db.execute(
+        "UPDATE jobs INDEXED BY jobs_urgent SET due_s = 0, error = NULL, error_kind = NULL"
+        f" WHERE is_urgent AND state = 'queued' AND blocked_by IS NULL AND kind = 'commit' AND error_kind = ? AND {which}",
+        (INCOMPLETE,),
+    )
     return end_store_wait(db, which.replace("store_id", "id")) or cursor.rowcount > 0
