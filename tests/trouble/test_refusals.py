@@ -147,7 +147,7 @@ def profile(tmp_path: Path, lines: str) -> dict[str, str]:
     return {"AWS_CONFIG_FILE": str(config), "AWS_PROFILE": "mine", "HOME": str(tmp_path)}
 
 
-@pytest.mark.parametrize("cause", PROFILES.keys() - {"MFA"})
+@pytest.mark.parametrize("cause", [cause for cause in PROFILES if cause != "MFA"])
 def test_credentials_that_cannot_be_made_are_told_by_their_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
 ) -> None:
