@@ -114,7 +114,7 @@ def try_out(package: Path, version: str, folder: Path) -> None:
     (folder / "file").write_text("from the command line")
     said = run(programs / "wherry", "--version", cwd=folder, env=clean)
     run(programs / "wherry", "--help", cwd=folder, env=clean)
-    run(programs / "wherry", "put", "file", "bucket/by-command", cwd=folder, env=clean)
+    run(programs / "wherry", "put", "file", "./bucket/by-command", cwd=folder, env=clean)
     run(programs / "wherry", "get", "bucket/by-command", "back", cwd=folder, env=clean)
     (folder / "back").unlink()
     imported = run(programs / "python", "-c", SMOKE, cwd=folder, env=clean)

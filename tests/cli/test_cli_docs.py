@@ -76,6 +76,13 @@ def test_the_list_of_verbs_says_the_first_line_of_their_help(name: str) -> None:
         ("put --debug a b", "It stands before the verb: wherry --debug put ..."),
         ("put --frobnicate a b", "No such option: --frobnicate\n"),
         ("puts", "Did you mean 'put'?"),
+        ("upload a s3://b/", "No such command 'upload'. Did you mean 'put'?\n"),
+        ("remove s3://b/a", "Did you mean 'rm'?\n"),
+        ("get s3://b/a", "Missing argument 'DEST'"),
+        ("cp -r a", "Missing argument 'DST'"),
+        ("put a", "Missing argument 'URI'"),
+        ("get", "Missing argument 'URI'"),
+        ("put a s3://b/ --timeout -1", "Invalid value for '--timeout'"),
     ],
 )
 def test_a_slip_of_the_fingers_gets_what_was_meant(arguments: str, expected: str, line: CommandLine) -> None:

@@ -53,7 +53,7 @@ def test_cp_goes_both_ways_and_between_prefixes(line: CommandLine, seaweedfs_ser
     }
     for name in ("run1/a.pt", "run1/deep/c.pt", "run10/d.pt"):
         assert (line.folder / "here" / name).read_bytes() == (line.folder / "back" / name).read_bytes()
-    line.run("cp", "-r", "here/run1", "here/run10", "copied/")
+    line.run("cp", "-r", "here/run1", "here/run10", "./copied/")
     assert (line.folder / "copied/run1/deep/c.pt").read_bytes() == (line.folder / "here/run1/deep/c.pt").read_bytes()
 
 
@@ -132,10 +132,10 @@ def test_between_two_servers_the_bytes_are_verified_and_what_belongs_to_them_goe
         (("-r", "here/run1", "here/run1"), 2, "inside of the source"),  # which becomes here/run1/run1
         (("-r", "here/run1", "here/again", "here/run1/"), 2, "inside of the source"),
         (("here/run1/a.pt", "here/run1/b.pt", "one"), 2, "end it with '/'"),
-        (("here/run1/a.pt", "here/again/a.pt", "there/"), 2, "would both become"),
-        (("here/run1", "there/"), 2, "give -r"),
-        (("here/*.none", "there/"), 3, "no object is of this pattern"),
-        (("here/none", "there/"), 3, "none"),
+        (("here/run1/a.pt", "here/again/a.pt", "./there/"), 2, "would both become"),
+        (("here/run1", "./there/"), 2, "give -r"),
+        (("here/*.none", "./there/"), 3, "no object is of this pattern"),
+        (("here/none", "./there/"), 3, "none"),
         (("here/run1/a.pt", "here/run1/b.pt"), 4, "exists"),
         (("-r", "here/run1/", "here/taken/"), 4, "exists already"),
         (("here/run1/a.pt", "ftp2://x/y"), 2, "unknown scheme"),

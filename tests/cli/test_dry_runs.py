@@ -47,14 +47,14 @@ def states(out: str) -> list[tuple[str, str]]:
 def test_put_names_each_object_that_it_would_make(line: CommandLine) -> None:
     for name in ("folder/a", "folder/b/c"):
         file_of(line.folder / name, 100)
-    out, _ = line.run("put", "folder", "dest/", "--dry-run")
+    out, _ = line.run("put", "folder", "./dest/", "--dry-run")
     assert [True, True] == [f"dest/folder/{name}" in out for name in ("a", "b/c")]
     assert "would be uploaded: 2 files, 200 B" in out
-    assert [("planned", "uploaded")] * 2 == states(line.run("put", "folder", "dest/", "-n", "--json")[0])
+    assert [("planned", "uploaded")] * 2 == states(line.run("put", "folder", "./dest/", "-n", "--json")[0])
     assert not (line.folder / "dest").exists()
     assert not line.spool.exists()
     file_of(line.folder / "dest/folder/a", 1)
-    assert "already" in line.refuse("put", "folder", "dest/", "-n", expected=4)
+    assert "already" in line.refuse("put", "folder", "./dest/", "-n", expected=4)
 
 
 def test_uploads_that_failed_are_named_and_stay(failed: CommandLine) -> None:

@@ -77,7 +77,7 @@ def _failed(line: CommandLine) -> None:
 
 
 def _uploaded(line: CommandLine) -> None:
-    line.run("put", "model.pt", "bucket/run1/ep3.pt")
+    line.run("put", "model.pt", "./bucket/run1/ep3.pt")
 
 
 def _runs(line: CommandLine) -> None:
@@ -109,7 +109,8 @@ def work(line: CommandLine) -> Iterator[CommandLine]:
         file_of(line.folder / name, 1000)
     (line.folder / "keys.json").write_text("{}")
     (line.folder / "train.sh").write_text("echo loss 1 >> runs/7/train.log\n")
-    (line.folder / "bucket").mkdir()
+    for folder in ("bucket", "models"):
+        (line.folder / folder).mkdir()
     (line.folder / "runs/7").mkdir(parents=True)
     yield line
 

@@ -43,10 +43,10 @@ def test_a_closed_folder_that_is_excluded_is_in_the_way_of_nothing(line: Command
     without = ["--exclude", "/locked/"]
     ran = run_beside_closed_folder(
         line,
-        ["sync", "here", "there/1", *without],
-        ["cp", "-r", "here", "there/2/", *without],
-        ["cp", "-r", "here/", "there/3/", "--exclude", "!*.pt", *without],
-        ["cp", "-r", "here/**", "there/4/", *without],
+        ["sync", "here", "./there/1", *without],
+        ["cp", "-r", "here", "./there/2/", *without],
+        ["cp", "-r", "here/", "./there/3/", "--exclude", "!*.pt", *without],
+        ["cp", "-r", "here/**", "./there/4/", *without],
         ["get", "-r", "here/deep", "there/"],
         ["ls", "-r", "here", *without],
         ["du", "here/", *without],

@@ -103,7 +103,7 @@ def test_a_dry_run_of_the_spring_cleaning_removes_nothing(line: CommandLine) -> 
     assert "--dry-run goes with --clean" in line.refuse("doctor", "--dry-run", expected=2)
     file_of(line.folder / "objects/a", 1000)
     line.run("get", "objects/a", "back")  # the spool is not made by reading
-    line.run("put", "objects/a", "stored/")
+    line.run("put", "objects/a", "./stored/")
     out, _ = line.run("doctor", "--clean", "--dry-run", "--json")
     assert json.loads(out)["healthy"]
 

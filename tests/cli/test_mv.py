@@ -105,7 +105,7 @@ def test_a_file_that_changed_meanwhile_stays(tmp_path: Path) -> None:
         (("-r", "here/", "link/again/"), "inside of the source"),
         (("-r", "here", "here/"), "inside of the source"),
         (("-r", "here", "link"), "inside of the source"),
-        (("here", "there/"), "give -r"),
+        (("here", "./there/"), "give -r"),
     ],
 )
 def test_a_move_onto_itself_is_refused(line: CommandLine, arguments: tuple[str, ...], text: str) -> None:

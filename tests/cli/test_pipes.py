@@ -65,7 +65,7 @@ VERBS = (
     "mv copied moved --json",
     "sync stored synced --json",
     "get -r stored/ - --max-bytes-per-s 1GiB",
-    "put a paced/ --max-bytes-per-s 1GiB --json",
+    "put a ./paced/ --max-bytes-per-s 1GiB --json",
     "rm objects/big --json",
 )
 
@@ -96,16 +96,16 @@ def test_put_takes_stdin_to_its_end_and_get_gives_it_back(line: CommandLine, sea
 
 
 def test_what_is_not_read_has_no_size(line: CommandLine) -> None:
-    assert "would be uploaded: 1 file, size unknown in" in line.run("put", "-", "dest/a", "-n", stdin="one")[0]
-    *_, summary = line.run("put", "-", "dest/a", "-n", "--json", stdin="one")[0].splitlines()
+    assert "would be uploaded: 1 file, size unknown in" in line.run("put", "-", "./dest/a", "-n", stdin="one")[0]
+    *_, summary = line.run("put", "-", "./dest/a", "-n", "--json", stdin="one")[0].splitlines()
     assert None is json.loads(summary)["summary"]["bytes"]
 
 
 def test_put_of_stdin_keeps_what_is_there_unless_told_to_overwrite(line: CommandLine) -> None:
-    line.run("put", "-", "dest/a", stdin="one")
-    assert "an object of this name already" in line.refuse("put", "-", "dest/a", stdin="two", expected=4)
+    line.run("put", "-", "./dest/a", stdin="one")
+    assert "an object of this name already" in line.refuse("put", "-", "./dest/a", stdin="two", expected=4)
     assert "one" == (line.folder / "dest/a").read_text()
-    line.run("put", "-", "dest/a", "--overwrite", stdin="two")
+    line.run("put", "-", "./dest/a", "--overwrite", stdin="two")
     assert "two" == line.run("get", "dest/a", "-")[0]
 
 
@@ -130,7 +130,7 @@ def test_get_writes_several_objects_to_stdout(line: CommandLine) -> None:
     "verb",
     [
         *("ls dest/", "ls -r dest/ --json", "cat dest/000", "get dest/000 -", "--help", "du --depth 1 dest/ --json"),
-        *("get -r dest/ copies/ --json", "cp -r dest/ copies/ --dry-run", "sync dest/ copies/ --dry-run --json"),
+        *("get -r dest/ copies/ --json", "cp -r dest/ ./copies/ --dry-run", "sync dest/ ./copies/ --dry-run --json"),
         *("mirror dest bucket --dry-run", "pull dest copies --dry-run --json", "rm -r dest/ --dry-run"),
     ],
 )
@@ -160,7 +160,7 @@ def filled(line: CommandLine) -> CommandLine:
     keys = RunKeys(f"{str(run).strip('/')}/checkpoints")
     save_set(LocalStore(StoreURI("file", "", str(run.parent).strip("/")), {}), keys, 10, world=1, metrics={"loss": 1.0})
     make_runs(line.folder / "runs")
-    line.run("put", "objects/big", "stored/big")
+    line.run("put", "objects/big", "./stored/big")
     return line
 
 
@@ -184,7 +184,7 @@ def test_every_verb_that_prints_ends_well_when_nobody_reads(filled: CommandLine)
 def test_closed_standard_files_are_nowhere(line: CommandLine, closed: str) -> None:
     """The next file that is opened, such as the journal, must not get their numbers, and with them our output."""
     data = file_of(line.folder / "objects/a", 10).read_bytes()
-    for verb in ("ls objects/", "cp objects/a b", "put objects/a stored/"):
+    for verb in ("ls objects/", "cp objects/a b", "put objects/a ./stored/"):
         command = f"{sys.executable} -m wherry.cli {verb} {closed}"
         done = subprocess.run(["sh", "-c", command], cwd=line.folder, env=line.environment, capture_output=True, check=False)
         assert (0, b"") == (done.returncode, done.stderr)

@@ -233,7 +233,7 @@ def test_agent_runs_as_a_service_until_sigterm(line: CommandLine) -> None:
         assert process.pid == _status(line)["agent_pid"]
         assert f"another agent, process {process.pid}" in line.refuse("agent", expected=8)
         file_of(line.folder / "a", 10)
-        line.run("put", "a", "dest/")
+        line.run("put", "a", "./dest/")
         assert process.pid == _status(line)["agent_pid"]
         process.send_signal(signal.SIGTERM)
         assert 0 == process.wait(60)
@@ -243,5 +243,5 @@ def test_agent_runs_as_a_service_until_sigterm(line: CommandLine) -> None:
 
 def test_spool_of_somebody_else_is_refused(line: CommandLine) -> None:
     (line.folder / "file").write_text("no folder")
-    assert "cannot be used" in line.refuse("put", "file", "dest/", "--spool", line.folder / "file", expected=8)
+    assert "cannot be used" in line.refuse("put", "file", "./dest/", "--spool", line.folder / "file", expected=8)
     assert os.listdir(line.folder) == ["file"]

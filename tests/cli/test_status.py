@@ -163,7 +163,7 @@ def test_the_story_of_one_upload_is_told(line: CommandLine, journal: Journal, na
 def test_the_story_of_a_name_has_all_its_uploads(line: CommandLine) -> None:
     file_of(line.folder / "a", 1000)
     for _ in range(2):
-        line.run("put", "--overwrite", "a", "dest/a")
+        line.run("put", "--overwrite", "a", "./dest/a")
     out, _ = line.run("status", "dest/a")
     assert 2 == out.count(f"file://{line.folder}/dest/a\n")
     assert 2 == out.count("done, 1000 B")

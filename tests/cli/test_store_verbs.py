@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,10 @@ from servers.features import tell_spool
 from servers.real import S3Server
 from support import file_of, spool_texts, without_waits
 from wherry.checksum import crc32c, format_crc32c
+from wherry.cli.arguments import refuse_new_folder
 
 
-@pytest.mark.parametrize("target", ["dest/model.pt", "file://{folder}/dest/model.pt", "dest/"])
+@pytest.mark.parametrize("target", ["./dest/model.pt", "file://{folder}/dest/model.pt", "./dest/"])
 def test_put_uploads_a_file_and_names_it(line: CommandLine, target: str) -> None:
     source = file_of(line.folder / "model.pt", 100_000)
     out, err = line.run("put", "model.pt", target.format(folder=line.folder))
@@ -40,7 +42,7 @@ def test_put_appends_names_below_a_local_folder_that_exists(line: CommandLine) -
 
 def test_put_says_in_json_what_was_uploaded(line: CommandLine) -> None:
     data = file_of(line.folder / "a", 1000).read_bytes()
-    out, _ = line.run("put", "a", "dest/a", "--json")
+    out, _ = line.run("put", "a", "./dest/a", "--json")
     expected = {
         "uri": f"file://{line.folder}/dest/a",
         "state": "done",
@@ -55,15 +57,15 @@ def test_put_keeps_what_is_there_unless_told_to_overwrite(line: CommandLine) -> 
     file_of(line.folder / "a", 10, seed=1)
     there = file_of(line.folder / "dest/a", 10, seed=2)
     before = there.read_bytes()
-    assert "an object of this name already" in line.refuse("put", "a", "dest/", expected=4)
+    assert "an object of this name already" in line.refuse("put", "a", "./dest/", expected=4)
     assert before == there.read_bytes()
-    line.run("put", "a", "dest/", "--overwrite")
+    line.run("put", "a", "./dest/", "--overwrite")
     assert (line.folder / "a").read_bytes() == there.read_bytes()
 
 
 def test_put_move_gives_the_file_away(line: CommandLine) -> None:
     file_of(line.folder / "a", 10)
-    line.run("put", "--move", "a", "dest/")
+    line.run("put", "--move", "a", "./dest/")
     assert not (line.folder / "a").exists()
     assert (line.folder / "dest/a").exists()
 
@@ -71,9 +73,9 @@ def test_put_move_gives_the_file_away(line: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (("put", "a", "nowhere", "dest/"), 3, "nowhere: No such file"),
-        (("put", "a", "b", "dest/c"), 2, "end it with '/'"),
-        (("put", "a", "sub/a", "dest/"), 2, "several sources are called a"),
+        (("put", "a", "nowhere", "./dest/"), 3, "nowhere: No such file"),
+        (("put", "a", "b", "./dest/c"), 2, "end it with '/'"),
+        (("put", "a", "sub/a", "./dest/"), 2, "several sources are called a"),
         (("put", "a", "s3:/bucket/a"), 2, "write s3://bucket/a"),
         (("put", "a", "s3://"), 2, "names no bucket"),
         (("put", "a", "nonsense://x/a"), 2, "unknown scheme 'nonsense'"),
@@ -89,6 +91,37 @@ def test_put_refuses_before_anything_is_accepted(line: CommandLine, arguments: t
     assert text in line.refuse(*arguments, expected=code)
     assert not (line.folder / "dest").exists()
     assert not line.spool.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("put a my-bucket/run1/", "put here my-bucket/run1", "put - my-bucket/a", "put a my-bucket/ --dry-run"),
+        *("put --max-bytes-per-s 1MiB a my-bucket/run1/", "cp a my-bucket/run1/", "cp -r here my-bucket/run1", "mv a my-bucket/"),
+        *("sync here my-bucket/run1", "mirror here my-bucket/run1 -- true"),
+    ],
+)
+def test_a_forgotten_scheme_makes_no_folder(line: CommandLine, command: str) -> None:
+    for name in ("a", "here/b"):
+        file_of(line.folder / name, 10)
+    dest = next(word for word in command.split() if word.startswith("my-bucket"))
+    message = line.refuse(*command.split(), expected=2)
+    assert f"write s3://{dest} for a bucket, ./{dest} for a new folder" in message
+    assert {"a", "here"} == {path.name for path in line.folder.iterdir()}
+
+
+def test_a_local_destination_that_is_meant_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    for dest in ("here/x/y", "here/", "./x/y", "../x/y", "x", f"{tmp_path}/x/y", "~/x", "file:///x/y", "s3://x/y"):
+        refuse_new_folder(dest)
+
+
+@pytest.mark.parametrize("command", ["cp - a", "cp a -", "mv a -", "sync - here", "put a -", "ls -", "rm -"])
+def test_a_dash_is_no_file_where_nothing_is_piped(line: CommandLine, command: str) -> None:
+    file_of(line.folder / "a", 10)
+    assert "'-' is no place here: wherry put - URI reads standard input" in line.refuse(*command.split(), expected=2)
+    assert ["a"] == [path.name for path in line.folder.iterdir()]
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/a", "gs://bucket/a", "sftp://host/a"])

@@ -38,7 +38,7 @@ def test_of_several_sources_none_is_accepted_when_one_name_is_taken(line: Comman
     (line.folder / "dest/new").mkdir()
     assert "dest/logs/deep/b" in line.refuse("put", "a", "logs", "dest/", expected=4)
     assert not (line.folder / "dest/a").exists()
-    line.run("put", "-r", "a", "logs", "dest/new/")
+    line.run("put", "-r", "a", "logs", "./dest/new/")
     assert (line.folder / "dest/new/logs/deep/b").exists()
 
 
@@ -102,7 +102,7 @@ def test_a_retry_does_not_take_a_name_that_another_upload_is_on_its_way_to(line:
 
 def test_options_that_nothing_needs_do_not_keep_drain_from_draining(line: CommandLine) -> None:
     file_of(line.folder / "a", 10)
-    line.run("put", "--no-wait", "a", "dest/a")
+    line.run("put", "--no-wait", "a", "./dest/a")
     options = json.dumps({"aws_access_key_id": "a", "aws_secret_access_key": "b"})
     for given in (options, "{}", json.dumps({"7": {"token": "x"}})):
         assert line.run("drain", "--options-file", "-", stdin=given)[0].endswith("0 left, 0 failed\n")

@@ -24,8 +24,8 @@ def stored(line: CommandLine) -> CommandLine:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("put", "dest/a", "other/", "-q"),
-        ("-q", "put", "dest/a", "other/"),
+        ("put", "dest/a", "./other/", "-q"),
+        ("-q", "put", "dest/a", "./other/"),
         ("get", "--quiet", "dest/a", "copy"),
         ("rm", "-rqy", "dest/run/"),
         ("drain", "-q"),
@@ -55,7 +55,7 @@ def test_quiet_leaves_json_and_errors(stored: CommandLine) -> None:
 def test_verbose_names_each_object(stored: CommandLine) -> None:
     out, _ = stored.run("get", "-rv", "dest/", "copy/")
     assert 3 == out.count(" -> copy/")
-    _, err = stored.run("put", "-v", "dest", "other/")
+    _, err = stored.run("put", "-v", "dest", "./other/")
     assert 3 == err.count(": done, 100 B, ")
     for name in ("a", "b"):
         (stored.folder / "dest" / name).write_text("text")

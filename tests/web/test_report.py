@@ -110,6 +110,14 @@ def test_the_charts_have_the_points_that_were_logged(three: Path, line: CommandL
     assert [pytest.approx(one["t"], abs=1e-3) for one in lines] == amber["lines"][0]["x"]
 
 
+def test_a_dash_is_standard_output(three: Path, line: CommandLine) -> None:
+    out, err = line.run("report", three, "-o", "-")
+    assert (True, True, "") == (out.startswith("<!doctype html>"), out.rstrip().endswith("</html>"), err)
+    assert "leave them out" in line.refuse("report", three, "-o", "-", "--json", expected=2)
+    assert "s3://my-bucket/x/" in line.refuse("report", three, "-o", "my-bucket/x/", expected=2)
+    assert [] == list(line.folder.iterdir())
+
+
 def test_it_may_run_its_own_script_and_ask_nobody(three: Path, line: CommandLine) -> None:
     line.run("report", three)
     read = Read(line.folder / "report.html")

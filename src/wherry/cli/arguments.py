@@ -100,14 +100,29 @@ SealOption = Annotated[
 
 
 def parse_target(text: str) -> StoreURI:
-    """Read a URI or a local path. ConfigError for what looks like a URI with a missing slash."""
+    """Read a URI or a local path. ConfigError for what looks like a URI with a missing slash, and for ``-``."""
     from wherry.store.registry import BACKENDS
 
+    if text == "-":
+        raise ConfigError(
+            "'-' is no place here: wherry put - URI reads standard input, and wherry cat URI writes to standard output; "
+            "./- is a file of that name"
+        )
     if (match := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):(/?)([^/].*)", text)) and (match[2] or match[1] in BACKENDS):
         rest = hide_login(match[1], match[3])
         shown = text[: match.start(3)] + rest
         raise ConfigError(f"{shown!r}: write {match[1]}://{rest}, or ./{shown} for a local file of that name")
     return parse_uri(text)
+
+
+def refuse_new_folder(dest: str) -> None:
+    """ConfigError for a destination without a scheme whose first folder does not exist: it may be a bucket's name."""
+    parse_target(dest)
+    first, slash, _ = dest.partition("/")
+    if slash and "://" not in dest and first not in ("", ".", "..") and first[0] != "~" and not os.path.isdir(first):
+        raise ConfigError(
+            f"{dest!r}: there is no folder {first!r} here: write s3://{dest} for a bucket, ./{dest} for a new folder"
+        )
 
 
 def bucket_hint(text: str) -> str:

@@ -38,6 +38,7 @@ from wherry.cli.arguments import (
     print_note,
     print_out,
     printable,
+    refuse_new_folder,
     spool_folder,
 )
 from wherry.cli.exit_codes import Exit, exit_for
@@ -137,6 +138,7 @@ def start(
     """
     given = {"segment_bytes": segment_bytes, "max_lag_s": max_lag, "max_requests_per_hour": budget, "compression": compress}
     config = _config(rule, seal, given)
+    refuse_new_folder(uri)
     target = open_target(uri, option, options_file)
     if dry_run:
         show_mirrored(folder, target[0], writer, config.rules, as_json=as_json)

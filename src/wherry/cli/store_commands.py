@@ -28,6 +28,7 @@ from wherry.cli.arguments import (
     pace_of,
     print_done,
     print_err,
+    refuse_new_folder,
     split_target,
     spool_folder,
     storage_options,
@@ -83,6 +84,7 @@ def put(
         for path in files:
             path.stat()  # nothing is accepted when one of them is missing
         sources = [*files]
+    refuse_new_folder(uri)
     if max_bytes_per_s is not None and not dry_run:
         if move or not wait or timeout is not None:
             raise ConfigError(

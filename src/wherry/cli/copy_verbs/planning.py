@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from wherry.cli.arguments import is_folder_like, parse_target, split_target
+from wherry.cli.arguments import is_folder_like, parse_target, refuse_new_folder, split_target
 from wherry.cli.copy_verbs.overlaps import are_on_one_server, holds
 from wherry.cli.copy_verbs.sides import Sides
 from wherry.cli.copy_verbs.transfers import Place, key_of, refuse_itself
@@ -47,6 +47,8 @@ def planned(
     for step in steps:
         if any(is_one.values()):
             refuse_itself(step.source, step.place)
+    if all(step.source.store.uri.scheme == "file" for step in steps):  # what comes from a store may go to a new folder
+        refuse_new_folder(dest)
     if steps and (local := [(step.source, path) for step in steps if (path := step.place.path) is not None]):
         refuse_clashes(local, overwrite=overwrite)
     else:

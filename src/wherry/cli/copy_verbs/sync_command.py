@@ -23,6 +23,7 @@ from wherry.cli.arguments import (
     parse_target,
     print_note,
     print_out,
+    refuse_new_folder,
     spool_folder,
 )
 from wherry.cli.copy_verbs.extra_objects import delete_extra
@@ -89,6 +90,8 @@ def sync(
         if delete and passed:  # a link whose disk is not mounted is no reason to delete what it led to
             plan.keep([one.name for one in passed])
         _refuse_nothing(source, ours, plan, deletes=delete, dest=dest)
+        if source_uri.scheme == "file":
+            refuse_new_folder(dest)
         if theirs.is_empty:
             _refuse_object(theirs, dest)
         _name(passed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from wherry.cli.arguments import (
     is_folder_like,
     parse_target,
     print_done,
+    refuse_new_folder,
     split_target,
     storage_options,
     tell,
@@ -44,6 +46,7 @@ from wherry.cli.run_verbs.run_options import (
     need_extra,
     open_runs,
 )
+from wherry.errors import ConfigError
 from wherry.quantities import size_text
 from wherry.uri import StoreURI
 
@@ -54,7 +57,9 @@ def report(
     uri: RunsUri,
     out: Annotated[
         str,
-        typer.Option("--out", "-o", metavar="FILE|URI", help="Where to; a folder, or a URI that ends in /, gets report.html."),
+        typer.Option(
+            "--out", "-o", metavar="FILE|URI", help="Where to; a folder, or a URI that ends in /, gets report.html; - is stdout."
+        ),
     ] = _NAME,
     keys: Annotated[
         list[str] | None, typer.Option("--keys", metavar="KEY", help="Only this metric, or those that match; may be given again.")
@@ -87,7 +92,8 @@ def report(
 
     The file loads nothing and can be sent: it has the charts of wherry ui with
     a part of the points (it says how many), and its numbers can be read
-    without scripts. -o s3://... puts it into the bucket, beside the run.
+    without scripts. -o s3://... puts it into the bucket, beside the run; -o -
+    writes it to standard output.
     Without --overwrite a name that is taken is refused, and nothing is done.
     Needs pip install 'wherry[ui]'.
     """
@@ -98,17 +104,20 @@ def report(
     from wherry.web.report.html_report import ReportView, html_report
 
     check_part(low, high)
+    if out == "-" and (dry_run or as_json):
+        raise ConfigError("--dry-run and --json write to standard output, as -o - does: leave them out, or name a file")
+    folder, name = _place(out)
     wanted = Wanted(x.axis, half_life_steps=smooth, low=low, high=high, log_y=log)
     view = ReportView(wanted, log_x, clip, group, baseline, diff)
     reader, options = open_runs([uri, *(also or ())], option, options_file)
     with reader:
-        folder, name = (parse_target(out), _NAME) if is_folder_like(out) else split_target(out)
-        out_options = options if folder.scheme == parse_target(uri).scheme else storage_options(folder.scheme, None, None)
-        _check_free(folder, name, out_options, overwrite=overwrite)
+        if folder is not None:
+            out_options = options if folder.scheme == parse_target(uri).scheme else storage_options(folder.scheme, None, None)
+            _check_free(folder, name, out_options, overwrite=overwrite)
         chosen = choose(reader, runs or (), keys or ())
         if baseline:
             chosen.row(baseline)
-        if dry_run:
+        if folder is not None and dry_run:
             where = str(Path("/", folder.prefix, name)) if folder.scheme == "file" else folder.uri_for(folder.key_for(name))
             planned = {"uri": where, "n_runs": len(chosen.rows), "n_metrics": len(chosen.keys)}
             text = f"{where}: {_counted(len(chosen.rows), len(chosen.keys))}"
@@ -116,6 +125,9 @@ def report(
             return
         chosen.read()
         data = html_report(chosen, view, now_s=time.time(), version=wherry.__version__).encode("utf-8", "backslashreplace")
+    if folder is None:
+        sys.stdout.buffer.write(data)
+        return
     words = f"{size_text(len(data))}, {_counted(len(chosen.rows), len(chosen.keys))}"
     if folder.scheme == "file":
         path = Path("/", folder.prefix, name)
@@ -130,6 +142,14 @@ def report(
     if code is Exit.OK and not as_json:
         print_done(words)
     raise typer.Exit(code)
+
+
+def _place(out: str) -> tuple[StoreURI | None, str]:
+    """The folder of the report and its name there; None for standard output."""
+    if out == "-":
+        return None, ""
+    refuse_new_folder(out)
+    return (parse_target(out), _NAME) if is_folder_like(out) else split_target(out)
 
 
 def _counted(n_runs: int, n_metrics: int) -> str:

@@ -1,10 +1,28 @@
-"""Options that hands know from aws, s5cmd, rclone and gsutil, and what does the same here."""
+"""Options and verbs that hands know from aws, s5cmd, rclone and gsutil, and what does the same here."""
 
 from __future__ import annotations
 
 _SIZES = "Sizes have units as they are; ls and du take --bytes for plain numbers."
 _QUIET = "Its equal is --quiet."
 _PACE = "Its equal, of verbs that move bytes, is --max-bytes-per-s."
+#: Verb -> the verb that does it. Only those that wherry does not have come here.
+VERBS = {
+    "cancel": "discard",
+    "copy": "cp",
+    "del": "rm",
+    "delete": "rm",
+    "dir": "ls",
+    "download": "get",
+    "flush": "drain",
+    "list": "ls",
+    "move": "mv",
+    "push": "put",
+    "remove": "rm",
+    "rename": "mv",
+    "rsync": "sync",
+    "upload": "put",
+    "wait": "drain",
+}
 #: Option -> what to do instead. Only those that a verb does not have come here.
 ADVICE = {
     "--acl": "Who may read an object is up to the bucket's own policy: set it there.",

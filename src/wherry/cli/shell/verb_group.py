@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from wherry.cli.shell import verbosity
 from wherry.cli.shell.examples import EXAMPLES
-from wherry.cli.shell.foreign_options import ADVICE
+from wherry.cli.shell.foreign_options import ADVICE, VERBS
 
 #: What a wrong command line raises. Typer has click's class under a name of its own, and exports only classes below it.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -39,6 +39,17 @@ class VerbCommand(TyperCommand):
         _write_examples(ctx, formatter)
         super().format_help_text(ctx, formatter)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Where one word stands for two arguments, say that the last is missing: click takes the word for that one."""
+        try:
+            return super().parse_args(ctx, list(args))
+        except _UsageError as error:
+            if getattr(getattr(error, "param", None), "nargs", 1) == -1:
+                last = [param for param in self.params if param.param_type_name == "argument"][-1]
+                if self.make_parser(ctx).parse_args(list(args))[0][last.name] is not None:
+                    error.param = last
+            raise
+
 
 class VerbGroup(TyperGroup):
     """A group of verbs whose help begins with examples, and which loads the verbs of its table when they are used."""
@@ -60,6 +71,12 @@ class VerbGroup(TyperGroup):
             args = [*args[:n_own], self.default, *args[n_own:]]
         with _guessing():
             return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb; where other tools have one of the name, the error names ours, not one that only looks like it."""
+        if args[0] not in self.commands and (verb := VERBS.get(args[0])) in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {verb!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> object:
         """Run the verb."""
