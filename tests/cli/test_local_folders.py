@@ -1,10 +1,11 @@
-"""Folders of this machine that may not be read: what leaves them out, and what an error about them says."""
+"""Folders of this machine that may not be read, and links: what leaves them out, and what an error about them says."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,3 +75,47 @@ def test_excluding_all_folders_says_that_nothing_is_taken(line: CommandLine) -> 
     file_of(line.folder / "here/deep/a", 10, seed=1)
     for verb in (["sync", "here", "there"], ["cp", "-r", "here", "there/"], ["ls", "-r", "here"]):
         assert "taken by --include and --exclude" in line.refuse(*verb, "--exclude", "deep/", expected=3)
+
+
+@pytest.fixture
+def snapshot(line: CommandLine) -> Path:
+    """A folder of links to files elsewhere, as the cache of Hugging Face's hub keeps a snapshot of a model."""
+    folder = line.folder / "hub/snapshots/abc"
+    (folder / "deep").mkdir(parents=True)
+    for n, (name, up) in enumerate((("a", "../.."), ("deep/b", "../../.."))):
+        file_of(line.folder / "hub/blobs" / str(n), 10 + n, seed=n)
+        (folder / name).symlink_to(f"{up}/blobs/{n}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["sync -q hub/snapshots/abc there", "cp -r hub/snapshots/abc there", "cp -r hub/snapshots/abc/* ./there/", "put {} ./there"],
+)
+def test_links_to_files_are_followed_wherever_they_lead(line: CommandLine, snapshot: Path, command: str) -> None:
+    line.run(*command.format("hub/snapshots/abc").split())
+    blobs = [path.read_bytes() for path in sorted((line.folder / "hub/blobs").iterdir())]
+    assert blobs == [(line.folder / "there" / name).read_bytes() for name in ("a", "deep/b")]
+
+
+def test_a_move_takes_the_links_and_leaves_what_they_lead_to(line: CommandLine, snapshot: Path) -> None:
+    line.run("mv", "-r", "hub/snapshots/abc/", "there")
+    assert ["0", "1"] == sorted(os.listdir(line.folder / "hub/blobs"))
+    assert [["deep"], []] == [os.listdir(snapshot), os.listdir(snapshot / "deep")]
+    assert 11 == (line.folder / "there/deep/b").stat().st_size
+
+
+def test_nothing_is_written_through_a_link_that_leads_out(line: CommandLine, snapshot: Path) -> None:
+    file_of(line.folder / "here/new/x", 10, seed=3)
+    (snapshot / "new").symlink_to("../../blobs")
+    assert "outside of the store's folder" in line.refuse("cp", "-r", "here/new", "hub/snapshots/abc/", expected=1)
+    assert "does not write through" in line.run("sync", "here", "hub/snapshots/abc", expected=2)[1]
+    assert ["0", "1"] == sorted(os.listdir(line.folder / "hub/blobs"))
+
+
+@pytest.mark.parametrize(("target", "what"), [("../hub", "a link to a folder"), ("nowhere", "a link to nothing")])
+def test_a_sync_that_can_take_nothing_fails(line: CommandLine, snapshot: Path, target: str, what: str) -> None:
+    (line.folder / "here").mkdir()
+    (line.folder / "here/a").symlink_to(target)
+    assert f"nothing here is copied: a is {what}" in line.refuse("sync", "-q", "here", "there", expected=3)
+    assert "no object is here or below" in line.refuse("cp", "-r", "here", "there", expected=3)

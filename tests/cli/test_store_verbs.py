@@ -12,11 +12,14 @@ import pytest
 
 from command_line import CommandLine
 from gate import Gate
+from servers.buckets import bucket_of
 from servers.features import tell_spool
 from servers.real import S3Server
 from support import file_of, spool_texts, without_waits
+from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c, format_crc32c
 from wherry.cli.arguments import refuse_new_folder
+from wherry.uri import StoreURI
 
 
 @pytest.mark.parametrize("target", ["./dest/model.pt", "file://{folder}/dest/model.pt", "./dest/"])
@@ -295,6 +298,19 @@ def test_rm_recursive_wants_a_yes_and_keeps_neighbours(line: CommandLine) -> Non
     assert "--yes" in line.refuse("rm", "-r", "dest/run1", expected=2)
     assert line.run("rm", "-r", "--yes", "dest/run1")[0].startswith("deleted: 2 files, 20 B in ")
     assert {"c"} == {path.name for path in (line.folder / "dest").rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("pattern", ["run1", "run1/", "run?", "run1/**"])
+def test_rm_takes_the_markers_of_folders_too(line: CommandLine, seaweedfs_server: S3Server, pattern: str) -> None:
+    """Consoles make empty objects whose name ends in a slash; nothing but one may be there."""
+    uri, options = bucket_of(line, seaweedfs_server)
+    folder = uri.removeprefix(f"s3://{seaweedfs_server.bucket}/")
+    empty = file_of(line.folder / "empty", 0)
+    with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+        for name in ("run1/", "run1/deep/", "run2.log"):
+            store.put_file(f"{folder}/{name}", empty)
+        line.run("rm", "-r", "--yes", f"s3://{seaweedfs_server.bucket}/{folder}/{pattern}", *options)
+        assert [f"{folder}/run2.log"] == [meta.key for meta in store.list(f"{folder}/")]
 
 
 @pytest.mark.parametrize("uri", ["/", "file:///", "s3://bucket", "s3://bucket/"])

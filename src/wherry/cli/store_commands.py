@@ -64,7 +64,8 @@ def put(
 
     A URI that ends in / (or is a local folder) gets the name of each PATH
     appended; several PATHs need such a URI. What is uploaded is what a file
-    holds now. Ctrl-C while waiting leaves the rest to the background.
+    holds now. Links to files are followed, those to folders refused. Ctrl-C
+    while waiting leaves the rest to the background.
     Without --overwrite a name that is taken is refused, and nothing is done.
     Of - the whole of standard input is uploaded, however long it is, as the
     object that the URI names: its end is the file's end. With a limit of

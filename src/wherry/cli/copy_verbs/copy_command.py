@@ -61,8 +61,9 @@ def cp(
 
     Inside one S3 or GCS server the server copies: no byte comes here. Else
     the bytes go through this machine's memory. Metadata and content type go
-    along between stores. Names are made as by wherry get. When it ends, all
-    is copied and verified, or named: nothing goes on in the background.
+    along between stores. Names are made as by wherry get. Links to files are
+    followed, folders behind links are not entered. When it ends, all is
+    copied and verified, or named: nothing goes on in the background.
     """
     rules, folder = Rules(include, exclude, include_from, exclude_from), spool_folder(spool)
     places, pace = [*sources, dest], pace_of(max_bytes_per_s)

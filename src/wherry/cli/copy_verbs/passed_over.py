@@ -1,4 +1,4 @@
-"""What a local folder has and ``wherry sync`` does not take: links to folders, to nothing and out of it, pipes, devices."""
+"""What a local folder has and ``wherry sync`` does not take: links to folders and to nothing, pipes, devices."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def passed_over(source: StoreURI, rules: Rules) -> list[PassedOver]:
     """Those of a local folder that the rules take, in the order of their names; none of a store."""
     if source.scheme != "file":
         return []
-    folder = f"/{source.prefix}"
-    return sorted(one for one in _below(folder, "", os.path.realpath(folder), rules) if not rules or rules.take(one.name))
+    return sorted(one for one in _below(f"/{source.prefix}", "", rules) if not rules or rules.take(one.name))
 
 
 def is_at_or_below(name: str, names: frozenset[str]) -> bool:
@@ -31,7 +30,7 @@ def is_at_or_below(name: str, names: frozenset[str]) -> bool:
     return name in names or any(name[:at] in names for at, char in enumerate(name) if char == "/")
 
 
-def _below(folder: str, base: str, real: str, rules: Rules) -> Iterator[PassedOver]:
+def _below(folder: str, base: str, rules: Rules) -> Iterator[PassedOver]:
     try:
         with os.scandir(folder) as scanned:
             entries = list(scanned)
@@ -42,21 +41,19 @@ def _below(folder: str, base: str, real: str, rules: Rules) -> Iterator[PassedOv
         if TEMPORARY_MARK in entry.name:
             continue
         if entry.is_symlink():
-            if what := _kind_of_link(entry.path, real):
+            if what := _kind_of_link(entry.path):
                 yield PassedOver(name, what)
         elif entry.is_dir(follow_symlinks=False):
             if not rules.leave_out(f"{name}/"):
-                yield from _below(entry.path, f"{name}/", real, rules)
+                yield from _below(entry.path, f"{name}/", rules)
         elif not entry.is_file(follow_symlinks=False):
             yield PassedOver(name, "a pipe, a socket or a device")
 
 
-def _kind_of_link(path: str, real: str) -> str | None:
-    """What sync does not take; None for a link to a file below the source."""
+def _kind_of_link(path: str) -> str | None:
+    """What sync does not take; None for a link to a file."""
     if os.path.isdir(path):
         return "a link to a folder, which is not entered"
     if not os.path.exists(path):
         return "a link to nothing"
-    if not os.path.realpath(path).startswith(f"{real.rstrip('/')}/"):
-        return "a link that leads out of the source"
     return None if os.path.isfile(path) else "a link to a pipe, a socket or a device"

@@ -28,15 +28,12 @@ SourceFileOption = Annotated[
 
 @dataclass(frozen=True)
 class Sides:
-    """`sources` opens what is read, `dests` what is written to: one and the same unless SRC has options of its own."""
+    """`sources` opens what is read, `dests` what is written to, with the same options unless SRC has its own."""
 
     sources: Stores
     dests: Stores
-
-    @property
-    def are_one(self) -> bool:
-        """Whether equal schemes mean one server and one login."""
-        return self.sources is self.dests
+    #: Equal schemes mean one server and one login.
+    are_one: bool
 
 
 class _Stores(Stores):
@@ -45,6 +42,19 @@ class _Stores(Stores):
     def options(self, scheme: str) -> Mapping[str, object]:
         """As its parent's."""
         return {} if scheme == "file" else super().options(scheme)
+
+
+class _Sources(Stores):
+    """Stores that are only read: links to files are followed wherever they lead, as `wherry put` follows them."""
+
+    def __init__(self, given: Stores) -> None:
+        super().__init__(None, None, given.spool, given.pace, given.bar)
+        self._given = given
+
+    def options(self, scheme: str) -> Mapping[str, object]:
+        """As those given."""
+        options = self._given.options(scheme)
+        return {"links_within": "/", **options} if scheme == "file" else options
 
 
 @contextmanager
@@ -59,9 +69,8 @@ def open_sides(
 ) -> Iterator[Sides]:
     """The sides of a command about `places`, its sources and its destination; `pace` holds for both together."""
     kind = _Stores if any(parse_target(place).scheme != "file" for place in places) else Stores
-    with kind(pairs, options_file, spool, pace) as stores:
-        if not source_pairs and source_options_file is None:
-            yield Sides(stores, stores)
-            return
-        with kind(source_pairs, source_options_file, spool, pace, stores.bar) as sources:
-            yield Sides(sources, stores)
+    are_one = not source_pairs and source_options_file is None
+    with kind(pairs, options_file, spool, pace) as dests:
+        given = dests if are_one else kind(source_pairs, source_options_file, spool, pace, dests.bar)
+        with _Sources(given) as sources:
+            yield Sides(sources, dests, are_one)

@@ -75,6 +75,7 @@ def sync(
     older one. The plan is shown first. Each copy is verified, as by wherry cp.
     A local file that sync writes gets the time of its source. --delete asks
     first, works when all is copied, and keeps what --exclude leaves out.
+    Links to files are followed, those to folders are named and passed over.
     """
     rules, folder = Rules(include, exclude, include_from, exclude_from), spool_folder(spool)
     places, pace = [source, dest], pace_of(max_bytes_per_s)
@@ -89,7 +90,7 @@ def sync(
         passed = passed_over(source_uri, rules)
         if delete and passed:  # a link whose disk is not mounted is no reason to delete what it led to
             plan.keep([one.name for one in passed])
-        _refuse_nothing(source, ours, plan, deletes=delete, dest=dest)
+        _refuse_nothing(source, ours, plan, passed, deletes=delete, dest=dest)
         if source_uri.scheme == "file":
             refuse_new_folder(dest)
         if theirs.is_empty:
@@ -132,8 +133,8 @@ def sync(
     raise typer.Exit(outcome.end())
 
 
-def _refuse_nothing(uri: str, source: Side, plan: Plan, *, deletes: bool, dest: str) -> None:
-    """Raise for a source that is no folder, is not there, or has nothing while DST would lose all that it has."""
+def _refuse_nothing(uri: str, source: Side, plan: Plan, passed: Sequence[PassedOver], *, deletes: bool, dest: str) -> None:
+    """Raise for a source that is no folder, is not there, has nothing that is taken, or has nothing while DST would lose all."""
     if plan.n_sources:
         return
     if not source.is_empty:
@@ -148,6 +149,9 @@ def _refuse_nothing(uri: str, source: Side, plan: Plan, *, deletes: bool, dest: 
             "SRC is no pattern: name the folder above it, and give --include" if is_pattern(target.prefix) else bucket_hint(uri)
         )
         raise NotFoundError("no object or folder is here or below", operation="sync", uri=uri, hint=hint)
+    if passed:
+        more = f", and {len(passed) - 1} more are passed over" if passed[1:] else ""
+        raise NotFoundError(f"nothing here is copied: {passed[0].name} is {passed[0].what}{more}", operation="sync", uri=uri)
     if deletes and plan.extra:
         raise ConfigError(
             f"{uri!r} is empty, and --delete would delete all that {dest} has, {_text(plan.extras)}: "

@@ -87,8 +87,8 @@ class Stores:
     ) -> None:
         self._pairs = pairs
         self._file = options_file
-        self._spool = spool
-        self._pace = pace
+        self.spool = spool
+        self.pace = pace
         #: Of what moves between these stores.
         self.bar = bar or Bar()
         self._options: dict[str, Mapping[str, object]] = {}
@@ -111,7 +111,7 @@ class Stores:
         """A reader of what is below `folder`."""
         if folder not in self._opened:
             moved = partial(self.bar.moved, folder)
-            opened = reader(folder, self.options(folder.scheme), self._spool, self._pace, moved)
+            opened = reader(folder, self.options(folder.scheme), self.spool, self.pace, moved)
             self._opened[folder] = self._stack.enter_context(opened)
         return self._opened[folder]
 
@@ -132,12 +132,12 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
     if is_pattern(target.prefix):
         if uri.endswith("/") and not recursive:
             raise _is_folder(uri, verb)
-        found = _matching(stores, target, rules, left_out, recursive=recursive)
+        found = _matching(stores, target, rules, left_out, verb, recursive=recursive)
     elif uri.endswith("/") or not target.prefix:
         if not recursive:
             raise _is_folder(uri, verb)
         store = stores.open(target)
-        found = _sources(store, objects_below(store, "", rules, left_out))
+        found = _sources(store, objects_below(store, "", rules, left_out), verb)
     else:
         folder, name = split_target(uri)
         store = stores.open(folder)
@@ -150,7 +150,7 @@ def choose(stores: Stores, uri: str, rules: Rules, *, recursive: bool, verb: str
                 one = twin
             yield one
             return
-        found = _sources(store, _at_or_below(store, name, rules, left_out))
+        found = _sources(store, _at_or_below(store, name, rules, left_out), verb)
     above = f"{name}/" if name else ""  # rules are about names below the prefix that was named
     is_any = is_taken = False
     for source in found:
@@ -186,14 +186,16 @@ def _is_there(source: Source) -> bool:
     return True
 
 
-def _matching(stores: Stores, target: StoreURI, rules: Rules, left_out: list[str], *, recursive: bool) -> Iterator[Source]:
+def _matching(
+    stores: Stores, target: StoreURI, rules: Rules, left_out: list[str], verb: str, *, recursive: bool
+) -> Iterator[Source]:
     """The objects whose names are of the pattern; with `recursive` also those below folders that are."""
     fixed = literal_start(target.prefix)
     above, _, start = fixed.rpartition("/")
     pattern = target.prefix[len(above) + 1 if above else 0 :]
     is_taken = matches_folder_of if recursive else matches
     store = stores.open(replace(target, prefix=above))
-    for source in _sources(store, objects_below(store, "", rules, left_out, start)):
+    for source in _sources(store, objects_below(store, "", rules, left_out, start), verb):
         if is_taken(pattern, source.name):
             yield source
 
@@ -205,12 +207,12 @@ def _at_or_below(store: Uploader, name: str, rules: Rules, left_out: list[str]) 
     return (meta for meta in store.list(name) if meta.key == name or meta.key.startswith(f"{name}/"))
 
 
-def _sources(store: Uploader, listed: Iterable[ObjectMeta]) -> Iterator[Source]:
-    """What is listed, less the empty objects that consoles make in the place of folders."""
+def _sources(store: Uploader, listed: Iterable[ObjectMeta], verb: str) -> Iterator[Source]:
+    """What is listed, less the empty objects that consoles make in the place of folders: those are only deleted."""
     return (
         Source(store, meta.key, meta.key, meta.size_bytes)
         for meta in listed
-        if not (meta.key.endswith("/") and meta.size_bytes == 0)
+        if verb == "delete" or not (meta.key.endswith("/") and meta.size_bytes == 0)
     )
 
 
