@@ -405,12 +405,13 @@ class Uploader(Reader):
         self.store.delete(self.uri.key_for(check_name(name)))
 
     def withdraw(self, name: str) -> None:
-        """Take back uploads of `name` that are queued, and wait for the end of one that is under way. What is stored stays."""
+        """Take back uploads of `name` that are queued, and end one that is under way. What is stored stays."""
         uri = self.uri_for(name)
         self.spool.free(self.journal.uploads.cancel(uri, self._endpoint))
         moving = self.journal.queries.newest_open(uri, self._endpoint)
         while moving is not None and self.journal.queries.unfinished(ids=[moving.id]):
             self._wait(LOOK_AGAIN_S)
+            self._session.let_go([moving.id])  # its end may be far: it is large, or its server silent
             # It may be queued again, for its next attempt or as an object that it requires is missing.
             self.spool.free(self.journal.uploads.cancel(uri, self._endpoint, up_to=moving.id))
 

@@ -63,7 +63,9 @@ def test_uploads_that_failed_are_named_and_stay(failed: CommandLine) -> None:
         assert 2 == out.count(f"would be {done}  "), out
         assert [("planned", done)] * 2 == states(failed.run(verb, "--all", "-n", "--json")[0])
     assert 2 == json.loads(failed.run("status", "--json")[0])["failed"]
-    assert {"discarded": 2, "deleted_files": 2} == json.loads(failed.run("discard", "--all", "--yes", "--json")[0])
+    assert {"discarded": 2, "deleted_files": 2, "ended_before": 0} == json.loads(
+        failed.run("discard", "--all", "--yes", "--json")[0]
+    )
 
 
 def test_retry_and_drain_say_what_they_did(failed: CommandLine) -> None:

@@ -16,14 +16,21 @@ import pytest
 from command_line import CommandLine
 from gate import Gate, kill, wait_until
 from programs import Program
+from servers.buckets import bucket_of
 from servers.features import tell_spool
+from servers.proxy import fault_proxy
+from servers.proxy_plan import BlackHole, When
 from servers.real import S3Server
 from support import SETTINGS, file_of, new_job, spool_texts
+from wherry.backends.s3.store import S3Store
 from wherry.errors import UploadFailed
 from wherry.spool.journal.journal import Journal
 from wherry.spool.presence import pid_of_agent
 from wherry.spool.spool import Spool
 from wherry.uploader import Uploader
+from wherry.uri import StoreURI
+
+MIB = 2**20
 
 
 @pytest.fixture
@@ -149,11 +156,13 @@ def test_retry_sends_a_failed_upload_again(failed: CommandLine) -> None:
     assert (failed.folder / "a").read_bytes() == (failed.folder / "dest/a").read_bytes()
 
 
-@pytest.mark.parametrize("verb", ["retry", "discard"])
-def test_jobs_must_be_named_and_must_have_failed(failed: CommandLine, verb: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "text"), [("retry", "no failed upload has the number 7"), ("discard", "no upload called '7' is queued, running")]
+)
+def test_jobs_must_be_named_and_must_have_failed(failed: CommandLine, verb: str, text: str) -> None:
     assert "--all" in failed.refuse(verb, expected=2)
     assert "--all" in failed.refuse(verb, "1", "--all", expected=2)
-    assert "no failed upload has the number 7" in failed.refuse(verb, "1", "7", expected=2)
+    assert text in failed.refuse(verb, "1", "7", expected=2)
     assert "is it the right --spool" in failed.refuse(verb, "--all", "--spool", failed.folder / "none", expected=2)
     assert 1 == _status(failed)["failed"]
 
@@ -164,6 +173,61 @@ def test_discard_wants_a_yes_and_frees_the_file(failed: CommandLine) -> None:
     assert "1 given up, 1 staged file deleted\n" == failed.run("discard", "--all", "--yes")[0]
     assert [] == list((failed.spool / "objects").iterdir())
     assert 0 == _status(failed)["failed"]
+
+
+@pytest.mark.parametrize(
+    "verb", [["discard", "2", "--json"], ["discard", "gated://x/b"], ["discard", "b"], ["rm", "gated://x/b"]]
+)
+def test_a_running_upload_is_given_up_and_those_beside_it_go_on(gate: Gate, gated: CommandLine, verb: list[str]) -> None:
+    """Its server does not answer: the gate is shut. What its worker sends beside it is sent again, and blames nobody."""
+    for name in ("a", "b"):
+        file_of(gated.folder / name, 1000)
+    gated.run("put", "--no-wait", "a", "b", "gated://x/")
+    wait_until(lambda: {"a", "b"} <= set(gate.puts()), what="both puts")
+    out, _ = gated.run(*verb, *(["--yes"] if verb[0] == "discard" else []))
+    if "--json" in verb:
+        assert {"discarded": 1, "deleted_files": 1, "ended_before": 0} == json.loads(out)
+    gate.open()
+    assert "0 left, 0 failed" in gated.run("drain")[0]
+    assert ["a"] == sorted(path.name for path in gate.dest.iterdir())
+    journal = Journal(gated.spool / "journal.db")
+    assert [("done", 0), ("discarded", 0)] == [(job.state.value, job.schedule.leases_lost) for job in journal.queries.jobs()]
+    journal.close()
+
+
+def test_a_queued_upload_is_given_up_without_an_agent(gate: Gate, gated: CommandLine) -> None:
+    file_of(gated.folder / "a", 1000)
+    gated.run("put", "--no-wait", "a", "gated://x/run1/a")
+    wait_until(gate.puts, what="the first put")
+    kill(gate.agent())
+    wait_until(lambda: pid_of_agent(Spool(gated.spool)) is None, what="its workers to die")
+    gate.open()
+    assert "would be discarded      1000 B  job 1  gated://x/run1/a\n" == gated.run("discard", "run1/a", "--dry-run")[0]
+    assert "1 given up, 1 staged file deleted\n" == gated.run("discard", "run1/a", "--yes")[0]
+    assert "0 uploaded, 0 left, 0 failed" in gated.run("drain")[0]
+
+
+def test_what_a_name_may_mean_is_asked_for(gated: CommandLine) -> None:
+    file_of(gated.folder / "a", 1000)
+    for folder in ("one", "two"):
+        gated.run("put", "--no-wait", "a", f"gated://x/{folder}/a")
+    message = gated.refuse("discard", "a", "--yes", expected=2)
+    assert "may be gated://x/one/a or gated://x/two/a: give the whole URI" in message
+
+
+def test_the_parts_of_what_is_given_up_are_aborted(line: CommandLine, seaweedfs_server: S3Server) -> None:
+    """A part is on its way to a server that never answers it."""
+    path = file_of(line.folder / "big", 0)
+    os.truncate(path, 70 * MIB)
+    with fault_proxy("127.0.0.1", seaweedfs_server.port, [When("PUT", "partNumber=2", BlackHole(), times=99)]) as proxy:
+        uri, options = bucket_of(line, seaweedfs_server, proxy.url)
+        line.run("put", "--no-wait", "big", f"{uri}/big", *options)
+        with S3Store(StoreURI("s3", seaweedfs_server.bucket), seaweedfs_server.options) as store:
+            prefix = uri.partition(f"{seaweedfs_server.bucket}/")[2]
+            wait_until(lambda: proxy.requests("PUT", "partNumber=2"), what="the part")
+            assert "1 given up, 1 staged file deleted\n" == line.run("discard", "big", "--yes")[0]
+            wait_until(lambda: not list(store.list_uploads(prefix)), what="its parts to be aborted")
+            assert [] == list(store.list(prefix))
 
 
 def test_drain_lists_what_failed(failed: CommandLine) -> None:

@@ -329,6 +329,11 @@ def test_exit_codes_tell_why_a_put_failed(line: CommandLine, seaweedfs_server: S
     line.run("put", "a", uri, "--options-file", "good.json")
     assert "of this name already" in line.refuse("put", "a", uri, "--options-file", "good.json", expected=4)
     assert "SignatureDoesNotMatch" in line.refuse("ls", uri, "--options-file", "bad.json", expected=5)
+    assert [] == [path.name for path in (line.spool / "objects").iterdir()], "the file is where it was"
+    line.run("status", "--check")
+    line.run("put", "--no-wait", "a", "s3://no-such-bucket/", "--options-file", "good.json")
+    assert "NoSuchBucket" in line.run("drain", "--options-file", "good.json", expected=1)[1]
+    line.run("status", "--check", expected=9)
 
 
 #: A command with a mistake of ours in it.

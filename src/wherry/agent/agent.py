@@ -29,7 +29,7 @@ from wherry.posix.priority import give_way
 from wherry.spool.abandoned_uploads import stores_with_known_uploads
 from wherry.spool.download_notes import download_folders
 from wherry.spool.journal.database import JournalDamaged
-from wherry.spool.journal.jobs import LEASE_S
+from wherry.spool.journal.jobs import LEASE_S, JobId
 from wherry.spool.journal.journal import retry_until_written
 from wherry.spool.journal.queries import StoreRecord, secrets_here
 from wherry.spool.leftovers import sweep
@@ -54,6 +54,8 @@ _KEEP_BOOKS_S = 1.0
 #: An agent starts with everybody's priority: to load its libraries takes long beside a training that uses every core.
 _START_S = 3.0
 _FULL_DISK_WAIT_S = 30.0
+#: It does not leave before what was given up is aborted in the store, if that succeeds; else the next agent does it.
+_CLEANING_S = 30.0
 #: A wait that ends this much too late means that the process was stopped meanwhile.
 _STOPPED_S = 15.0
 
@@ -78,6 +80,9 @@ class Agent:
         self._woken_s = 0.0
         self._has_woken_one = False
         self._stopping = False
+        #: Jobs to be given up when the worker that has them is dead; until when the agent stays to clean up after them.
+        self._given_up: dict[str, set[JobId]] = {}
+        self._cleans_until_s = 0.0
         self._signal_read, self._signal_write = socket.socketpair()
         for end in (self._signal_read, self._signal_write):
             end.setblocking(False)
@@ -106,9 +111,10 @@ class Agent:
                 # Jobs that nobody here can do are no reason to stay: their secrets are missing, or the receipts of ranks whose
                 # programs have ended. On other nodes there may be some: then their agents commit the set.
                 sending = bool(self._workers) and self._workers.names() & self._journal.work.lease_owners()
+                now_s = time.monotonic()
                 work = due > 0 or next_s is not None or bool(sending)
                 work = work and (bool(sessions) or not self._journal.overview.left_to_others(sessions))
-                now_s = time.monotonic()
+                work = work or (now_s < self._cleans_until_s and bool(stores_with_known_uploads(self._journal)))
                 alone_since_s = None if sessions or self._stay else (alone_since_s if alone_since_s is not None else now_s)
                 timeout_s = _LOOK_AROUND_S if gives_way_s is None else max(0.01, gives_way_s - now_s)
                 if next_s is not None:
@@ -248,10 +254,10 @@ class Agent:
             # This process was stopped, or its machine: so were its workers, which need their time to renew their leases.
             self._lenient_until_s = now_s + LEASE_S
         for name in self._journal.work.expired() if now_s >= self._lenient_until_s else ():
-            self._workers.kill(name)
+            self._workers.kill(name, "does not renew its leases")
 
     def _on_messages(self, messages: list[dict[str, object]]) -> None:
-        """Pass on what the messages carry: {"secrets": {store id: options}, "warm": [store ids]}."""
+        """Do, or pass on, what messages carry: {"secrets": {store id: options}, "warm": [store ids], "let_go": [job ids]}."""
         news: dict[int, Mapping[str, object]] = {}
         warm: list[object] = []
         for carried in messages:
@@ -261,7 +267,17 @@ class Agent:
             wanted = carried.get("warm")
             if isinstance(wanted, list):
                 warm += wanted
+            given_up = carried.get("let_go")
+            if isinstance(given_up, list):
+                self._let_go(given_up)
         self._learn(news, warm)
+
+    def _let_go(self, ids: Sequence[JobId]) -> None:
+        """Kill the workers that are sending these jobs: nothing else ends a call that a silent server does not answer."""
+        for name, theirs in self._journal.work.workers_on(ids).items():
+            if name in self._workers.names():
+                self._given_up.setdefault(name, set()).update(theirs)
+                self._workers.kill(name, f"is sending {', '.join(f'job {job_id}' for job_id in theirs)}, which is given up")
 
     def _learn(self, secrets: Mapping[int, Mapping[str, object]], warm: Sequence[object] = ()) -> None:
         """Take secrets in, and wake the workers, with what of it is new. Jobs that waited for new ones are tried at once."""
@@ -289,7 +305,13 @@ class Agent:
     def _reap(self) -> None:
         """Queue the jobs of workers that have died."""
         for name, cause in self._workers.reap():
-            queued, doomed = self._insist(partial(self._journal.work.release, name)) or (0, [])
+            if given_up := self._given_up.pop(name, set()):
+                give_up = partial(self._journal.uploads.give_up, sorted(given_up), of_dead=name)
+                self._spool.free((self._insist(give_up) or (0, []))[1])
+                self._see_to_workers(stores_with_known_uploads(self._journal))  # which abort what was begun of them
+                self._cleans_until_s = time.monotonic() + _CLEANING_S
+            release = partial(self._journal.work.release, name, blames=not given_up)
+            queued, doomed = self._insist(release) or (0, [])
             log.warning("worker %s died (%s): jobs queued again: %d, given up: %d", name, cause, queued, len(doomed))
             self._workers.send_all({})  # the parts that it was sending for the others are missing again
 

@@ -7,11 +7,12 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from wherry.agent.launch import start_agent
 from wherry.agent.wakeup import Listener, Notifier, notify
 from wherry.config import AgentConfig
+from wherry.spool.journal.jobs import JobId
 from wherry.spool.presence import forget, register
 from wherry.spool.spool import Spool
 
@@ -88,6 +89,11 @@ class Session:
                 log.warning("the agent of %s does not answer: see %s", self.spool.folder, self.spool.folder / "agent.log")
                 return
             time.sleep(_ASK_AGAIN_S)  # it has no way to call us before it listens itself
+
+    def let_go(self, ids: Sequence[JobId]) -> None:
+        """Have the agent give up these uploads, also what a worker is sending. Call it again until they have ended."""
+        if self._agent is not None:
+            notify(self.spool.inside("bell"), {"let_go": list(ids)})
 
     def reaches_agent(self) -> bool:
         """Return False if this session has no agent, or none can be started: that is tried again once a second."""

@@ -24,7 +24,7 @@ log = logging.getLogger("wherry")
 
 #: sun_path of unix(7) takes 107 bytes.
 _LONGEST_PATH_BYTES = 100
-#: Ids of stores; SQLite knows numbers of 63 bits.
+#: Ids of stores and jobs; SQLite knows numbers of 63 bits.
 _ID = re.compile(r"[0-9]{1,18}")
 #: Secrets of one message must fit one datagram; the largest key file of a service account has some 3 kB.
 _LARGEST_MESSAGE_BYTES = 100_000
@@ -91,18 +91,18 @@ class Listener:
 
 
 def _message(data: bytes) -> dict[str, object] | None:
-    """{"secrets": {store id as text: options}, "warm": [store ids]}, both optional; None for anything else."""
+    """{"secrets": {store id as text: options}, "warm": [store ids], "let_go": [job ids]}, all optional; None for all else."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or not found or set(found) - {"secrets", "warm"}:
+    if not isinstance(found, dict) or not found or set(found) - {"secrets", "warm", "let_go"}:
         return None
-    secrets, warm = found.get("secrets", {}), found.get("warm", [])
-    if not isinstance(secrets, dict) or not isinstance(warm, list):
+    secrets, warm, let_go = found.get("secrets", {}), found.get("warm", []), found.get("let_go", [])
+    if not isinstance(secrets, dict) or not isinstance(warm, list) or not isinstance(let_go, list):
         return None
     are_secrets = all(_ID.fullmatch(store_id) and isinstance(options, dict) for store_id, options in secrets.items())
-    are_ids = all(type(store_id) is int and _ID.fullmatch(str(store_id)) for store_id in warm)
+    are_ids = all(type(number) is int and _ID.fullmatch(str(number)) for number in (*warm, *let_go))
     return found if are_secrets and are_ids else None
 
 

@@ -235,6 +235,8 @@ class Worker:
         secrets = message.get("secrets")
         if isinstance(secrets, dict):
             news = [int(store_id) for store_id, options in secrets.items() if self._stores.learn(int(store_id), options)]
+            if news:  # what could not be cleaned without them
+                self._has_cleaned = False
             if news and "is_first" not in message:  # what failed with the older ones while these were on their way
                 retry_until_written(lambda: self._journal.work.resume(news))
         warm = message.get("warm")

@@ -125,11 +125,11 @@ class WorkerPool:
                     self._not_before_s = time.monotonic() + _RESPAWN_WAIT_S
                 yield worker.name, _cause(status)
 
-    def kill(self, name: str) -> None:
+    def kill(self, name: str, why: str) -> None:
         """Kill the worker of that name, if there is one; reap() then reports it."""
         for worker in self._workers.values():
             if worker.name == name:
-                log.error("worker %s does not renew its leases: killed", name)
+                log.error("worker %s %s: killed", name, why)
                 os.kill(worker.pid, signal.SIGKILL)
 
     def kill_all(self) -> Iterator[str]:

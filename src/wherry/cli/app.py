@@ -49,7 +49,7 @@ VERBS = {
     "status": Verb("spool_commands", "status", "Show queued, running and failed uploads."),
     "drain": Verb("spool_commands", "drain", "Wait until everything in the spool is uploaded."),
     "retry": Verb("spool_commands", "retry", "Queue failed uploads again."),
-    "discard": Verb("spool_commands", "discard", "Give up failed uploads."),
+    "discard": Verb("spool_verbs.discard_command", "discard", "Give up uploads: failed, queued or running ones."),
     "agent": Verb("spool_commands", "agent", "Run the agent in the foreground, as a service."),
     "pull": Verb("pull_command", "pull", "Copy a mirrored folder to this machine, verified."),
     "runs": Verb("run_verbs.runs_command", "runs", "Show the runs below a prefix, live ones too, from their own files."),

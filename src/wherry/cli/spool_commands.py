@@ -1,4 +1,4 @@
-"""The commands about the spool: status, drain, retry, discard, agent."""
+"""The commands about the spool: status, drain, retry, agent. discard is in spool_verbs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,16 @@ from wherry.cli.arguments import (
     JsonOption,
     SpoolOption,
     TimeoutOption,
-    YesOption,
     command,
-    confirm,
     print_done,
     print_err,
     print_out,
     read_options_file,
     spool_folder,
-    tell,
 )
 from wherry.cli.exit_codes import Exit
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
+from wherry.cli.spool_verbs.discard_command import plan_jobs
 from wherry.errors import ConfigError, NotFoundError, SpoolError
 from wherry.quantities import count_text, size_text
 from wherry.redact import log_to_stderr, register_secret
@@ -155,7 +153,7 @@ def drain(
     journal = open_journal(place)
     if dry_run:
         with closing(journal):
-            _plan("uploaded", journal.queries.jobs(states=[JobState.QUEUED, JobState.LEASED], checks=False), as_json=as_json)
+            plan_jobs("uploaded", journal.queries.jobs(states=[JobState.QUEUED, JobState.LEASED], checks=False), as_json=as_json)
         return
     secrets = {**_secrets_here(journal), **secrets_for(journal, given)}
     agent_pid = pid_of_agent(place)
@@ -336,7 +334,7 @@ def retry(
     folder = spool_folder(spool)
     journal, jobs, ids = _failed(folder, job, all_)
     if dry_run:
-        _plan("queued", jobs, as_json=as_json)
+        plan_jobs("queued", jobs, as_json=as_json)
         return
     n_queued, freed = journal.uploads.retry(ids, overwrite=overwrite)
     n_held = len([one for one in journal.queries.jobs(ids=ids) if one.state is JobState.FAILED])
@@ -358,45 +356,6 @@ def retry(
     waiting = f", {n_waiting} unfinished" if n_waiting else ""
     hint = f"; to wait for that: {command('drain', folder)}" if n_queued or n_waiting else ""
     print_done(f"{n_queued} queued again{dropped}{held}{waiting}{hint}")
-
-
-def discard(
-    job: JobsArgument = None,
-    all_: AllOption = False,
-    dry_run: DryRunOption = False,
-    yes: YesOption = False,
-    spool: SpoolOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Give up failed uploads.
-
-    Their files in the spool are deleted, which cannot be undone. It asks
-    first, unless --yes is given.
-    """
-    from wherry.spool.spool import Spool
-
-    folder = spool_folder(spool)
-    journal, jobs, ids = _failed(folder, job, all_)
-    if dry_run:
-        _plan("discarded", jobs, as_json=as_json)
-        return
-    if jobs:
-        size = size_text(sum(one.size_bytes for one in jobs))
-        confirm(f"Give up {count_text(len(jobs), 'upload')} and delete their staged files, {size}?", yes=yes)
-    n_discarded, freed = journal.uploads.discard(ids)
-    Spool(folder).free(freed)
-    journal.close()
-    if as_json:
-        typer.echo(json.dumps({"discarded": n_discarded, "deleted_files": len(freed)}))
-        return
-    print_done(f"{n_discarded} given up, {len(freed)} staged file{'s' * (len(freed) != 1)} deleted")
-
-
-def _plan(done: str, jobs: Sequence[Job], *, as_json: bool) -> None:
-    """Say which uploads would be queued again, or given up."""
-    for job in jobs:
-        what = {"job": job.id, "uri": job.uri, "size_bytes": job.size_bytes}
-        tell(done, what, f"{size_text(job.size_bytes):>10}  job {job.id}  {job.uri}", as_json=as_json, dry_run=True)
 
 
 def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journal, list[Job], list[JobId]]:

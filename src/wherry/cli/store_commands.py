@@ -181,14 +181,14 @@ def put_files(
             try:
                 uploader.flush(timeout, progress_bar=not is_quiet())
             except UploadFailed as error:
-                print_err(error_text(_without_remedy(error) if is_elsewhere else error))
+                print_err(error_text(_without_remedy(error, uploader) if is_elsewhere else error))
                 code = exit_for(error)
         for handle in handles:
             _show_upload(handle, uploader, as_json=as_json)
         if wait and not as_json:
             _show_summary(handles, uploader, time.monotonic() - begun_s)
         if wait and is_elsewhere:
-            _give_up_taken(uploader, handles)
+            _give_up_failed(uploader, handles)
     return code
 
 
@@ -202,21 +202,20 @@ def _put_stdin(uploader: Uploader, name: str, *, overwrite: bool) -> UploadHandl
     return file.handle
 
 
-def _without_remedy(error: UploadFailed) -> UploadFailed:
-    """The error with another remedy if all names were taken: the files are still at their PATH, and the spool keeps nothing."""
+def _without_remedy(error: UploadFailed, uploader: Uploader) -> UploadFailed:
+    """The error with another remedy if all have failed: the files are still at their PATH, and the spool keeps nothing."""
+    from wherry.spool.journal.jobs import JobId
+
     if isinstance(error, AlreadyExistsError):
         return upload_failed(error.failures, remedy="give --overwrite to replace what is there, or other names")
-    return error
+    if uploader.journal.queries.unfinished(ids=[JobId(failure.job_id) for failure in error.failures]):
+        return error  # which waits until somebody mends something
+    return upload_failed(error.failures, remedy="the files are where they were, and nothing is kept: mend that, and put again")
 
 
-def _give_up_taken(uploader: Uploader, handles: Sequence[UploadHandle]) -> None:
-    """Free the spool of uploads whose name another writer took first: the files are still at their PATH."""
-    from wherry.spool.journal.jobs import JobState
-
-    jobs = uploader.journal.queries.jobs(ids=[job_id for handle in handles for job_id in handle.ids], states=[JobState.FAILED])
-    taken = [job.id for job in jobs if job.error_kind == AlreadyExistsError.__name__]
-    if taken:
-        uploader.spool.free(uploader.journal.uploads.discard(taken)[1])
+def _give_up_failed(uploader: Uploader, handles: Sequence[UploadHandle]) -> None:
+    """Free the spool of uploads that have failed: the files are still at their PATH, and whoever waits here was told."""
+    uploader.spool.free(uploader.journal.uploads.discard([job_id for handle in handles for job_id in handle.ids])[1])
 
 
 @contextmanager

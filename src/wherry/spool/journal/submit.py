@@ -232,6 +232,11 @@ class Uploads(Role):
         """Give failed jobs up (None: all): (how many, staged files freed)."""
         return self._discard(f"state = 'failed' AND {_which(ids)}")
 
+    def give_up(self, ids: Sequence[JobId], *, of_dead: str = "") -> tuple[int, list[str]]:
+        """As discard(), of these, also queued ones and those that a worker had leased which is dead, `of_dead`."""
+        which = f"(state IN ('queued', 'failed') OR (state = 'leased' AND lease_owner = ?)) AND {_which(ids)}"
+        return self._discard(which, of_dead)
+
     def _discard(self, which: str, *args: str) -> tuple[int, list[str]]:
         with self._transaction() as db:
             rows = db.execute(f"SELECT object_id FROM jobs WHERE {which}", args).fetchall()

@@ -308,6 +308,13 @@ class Work(Role):
         """These stores, and no others, are those whose secrets the agent does not have."""
         self._write(f"UPDATE stores SET is_locked = NOT is_locked WHERE is_locked != (id IN ({listed(locked)}))")
 
+    def workers_on(self, ids: Iterable[int]) -> dict[str, list[JobId]]:
+        """Who has which of these jobs leased."""
+        found: dict[str, list[JobId]] = {}
+        for owner, job_id in self._rows(f"SELECT lease_owner, id FROM jobs WHERE id IN ({listed(ids)}) AND state = 'leased'"):
+            found.setdefault(owner, []).append(JobId(job_id))
+        return found
+
     def lease_owners(self) -> set[str]:
         """Who has jobs or parts leased."""
         of_parts = "SELECT lease_owner FROM parts WHERE lease_owner IS NOT NULL"
@@ -324,10 +331,11 @@ class Work(Role):
             ).fetchall()
         return {row[0] for row in rows}
 
-    def release(self, worker: str | None = None, *, keep: Sequence[str] = ()) -> tuple[int, list[Job]]:
+    def release(self, worker: str | None = None, *, keep: Sequence[str] = (), blames: bool = True) -> tuple[int, list[Job]]:
         """Take the leases of a dead worker away: (jobs queued again, jobs failed because workers keep dying on them).
 
-        `None`: of all workers but `keep`, after the agent itself died, which is held against no job.
+        `None`: of all workers but `keep`, after the agent itself died, which is held against no job. `blames=False`: neither is
+        the death of this worker.
         """
         marks = ", ".join("?" * len(keep))
         who, args = ("lease_owner = ?", (worker,)) if worker is not None else (f"lease_owner NOT IN ({marks})", tuple(keep))
@@ -335,7 +343,7 @@ class Work(Role):
             cursor = db.execute(
                 "UPDATE jobs SET state = 'queued', lease_owner = NULL, lease_until_s = NULL, leases_lost = leases_lost + ?"
                 f" WHERE state = 'leased' AND {who}",
-                (0 if worker is None else 1, *args),
+                (0 if worker is None or not blames else 1, *args),
             )
             db.execute(f"UPDATE parts SET lease_owner = NULL, lease_until_s = NULL WHERE lease_owner IS NOT NULL AND {who}", args)
             doomed = db.execute(

@@ -1,0 +1,1 @@
+"""The commands about the spool that have files of their own."""
