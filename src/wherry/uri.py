@@ -115,7 +115,14 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
         path = os.path.expanduser(text) if match is None else match[2]
         if match is not None and not path.startswith("/"):
             raise ConfigError(f"{text!r}: a file URI needs an absolute path, file:///folder/name")
-        return StoreURI("file", "", os.path.abspath(path).strip("/"))
+        folder = os.path.abspath(path)
+        try:
+            folder.encode()
+        except UnicodeEncodeError:  # neither the journal nor JSON could keep it
+            raise ConfigError(
+                f"the path {folder!a} has bytes that are no UTF-8: rename that folder or file, or use another"
+            ) from None
+        return StoreURI("file", "", folder.strip("/"))
     scheme = SCHEME_ALIASES.get(match[1].lower(), match[1].lower())
     rest = match[2]
     if scheme == "s3" and (arn := _ACCESS_POINT.match(rest)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -125,6 +126,15 @@ def test_a_dash_is_no_file_where_nothing_is_piped(line: CommandLine, command: st
     file_of(line.folder / "a", 10)
     assert "'-' is no place here: wherry put - URI reads standard input" in line.refuse(*command.split(), expected=2)
     assert ["a"] == [path.name for path in line.folder.iterdir()]
+
+
+@pytest.mark.parametrize("verb", ["put {} ./new/", "put a {}/", "cp a {}/", "ls {}", "mirror here {} -- true", "rm {}/a"])
+def test_a_path_that_is_no_utf_8_is_refused_by_name(line: CommandLine, verb: str) -> None:
+    file_of(line.folder / "a", 10)
+    folder = os.fsdecode(b"caf\xe9")
+    (line.folder / folder).mkdir()
+    file_of(line.folder / folder / "a", 10)
+    assert "caf\\udce9" in line.refuse(*(word.replace("{}", folder) for word in verb.split()), expected=2)
 
 
 @pytest.mark.parametrize("uri", ["s3://bucket/a", "gs://bucket/a", "sftp://host/a"])

@@ -170,3 +170,10 @@ def test_a_name_and_its_prefix_together_fit_the_longest_key() -> None:
 def test_no_name_carries_the_mark_of_what_is_half_written() -> None:
     with pytest.raises(ConfigError, match=r"holds '.wherry-tmp-', which marks"):
         check_name("run/.model.wherry-tmp-1")
+
+
+@pytest.mark.parametrize("text", [b"caf\xe9", b"/srv/caf\xe9/run", b"file:///srv/\xff/run"])
+def test_a_path_that_is_no_utf_8_is_refused_by_name(text: bytes) -> None:
+    """A journal and JSON hold UTF-8."""
+    with pytest.raises(ConfigError, match=r"\\udc.. *.* has bytes that are no UTF-8: rename that folder"):
+        parse_uri(os.fsdecode(text))
