@@ -147,6 +147,12 @@ def test_a_batch_is_a_list_of_images(shape: tuple[int, ...], n: int, one: tuple[
     assert (n, one) == (len(found), found[0].shape)
 
 
+@pytest.mark.parametrize(("what", "shape"), [(to_images, (8, 9, 2)), (to_images, (2, 6, 2)), (to_video, (8, 9, 2))])
+def test_two_channels_are_not_the_width_of_many_pictures(what: Callable[..., object], shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"cannot have the shape .* 2\); give .*\([BT],?C?,?H,W\)"):
+        what(np.zeros(shape), "x")
+
+
 def test_images_of_a_sequence_may_differ_in_size_and_share_one_scale() -> None:
     found = to_images([np.full((2, 3), 2.0), np.full((3, 4, 5), 1.0)], "x")
     assert [(1, 2, 3), (3, 4, 5)] == [image.shape for image in found]

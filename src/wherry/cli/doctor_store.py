@@ -29,6 +29,8 @@ from wherry.uri import StoreURI
 _SKEW_S = 60.0
 
 _T = TypeVar("_T")
+#: Why an object may stay that was deleted, or must not be.
+_IF_KEPT = "a locked bucket (retention, object lock, a hold) keeps each object until its time is over: pruned checkpoints stay"
 
 
 @dataclass
@@ -233,14 +235,14 @@ def _try_delete(probe: _Probe, key: str) -> Finding:
         probe.timed(lambda: probe.store.delete(key))
         with suppress(NotFoundError, AccessDeniedError):  # without permission to list, S3 answers "forbidden" for missing objects
             probe.store.head(key)
-            text, remedy = "accepted, but the object is still there", "is the bucket versioned or locked?"
-            return probe.finding("delete", Level.WARN, text, remedy)
+            return probe.finding("delete", Level.WARN, "accepted, but the object is still there", _IF_KEPT)
     except (WherryError, OSError) as error:
         finding = probe.failed("delete", error)
-        remedy = f"allow it where checkpoints are to be removed. Left behind: {probe.uri.uri_for(key)}"
+        remedy = f"allow it where checkpoints are to be removed; {_IF_KEPT}. Left behind: {probe.uri.uri_for(key)}"
         return Finding("delete", Level.WARN, finding.text, remedy, finding.took_ms)
     probe.left.remove(key)
-    return probe.finding("delete", Level.OK, "the object is gone")
+    versions = "" if probe.store.endpoint is None else "; if the bucket keeps versions, its bytes stay, and are paid for"
+    return probe.finding("delete", Level.OK, f"the object is gone{versions}")
 
 
 def _clean(probe: _Probe) -> None:

@@ -51,6 +51,8 @@ _BLOCK = 2**20
 #: Any constant, so that the same points are shown at each step.
 _SUBSET_SEED = 0
 _LARGEST = float(np.finfo(np.float64).max)
+#: In (A,B,2) the last dimension is two channels, which no picture has, and not the width of A pictures.
+_NO_WIDTH = 2
 _IMAGE_SHAPES = "(H,W), (C,H,W) or (H,W,C), with C of 1, 3 or 4"
 
 
@@ -130,7 +132,7 @@ def _images(value: object, name: str, channels_last: bool | None) -> list[NDArra
     array = _numbers(value, name, "an image or a batch of images", shapes)
     if array.ndim == 2 or (array.ndim == 3 and _channel_axis(array.shape, None) is not None):
         return [_channels_first(array, name, channels_last)]
-    if array.ndim == 3:
+    if array.ndim == 3 and array.shape[-1] != _NO_WIDTH:
         return list(array[:, None])
     if array.ndim == 4 and (axis := _channel_axis(array.shape[1:], channels_last)) is not None:
         return list(np.moveaxis(array, axis + 1, 1))
@@ -200,7 +202,7 @@ def _video(value: object, name: str) -> NDArray[Any]:
     """A view of (T,C,H,W)."""
     shapes = "(T,H,W), (T,C,H,W) or (T,H,W,C), with C of 1, 3 or 4"
     array = _without_ones(_numbers(value, name, "a video", shapes), 4)
-    if array.ndim == 3:
+    if array.ndim == 3 and array.shape[-1] != _NO_WIDTH:
         return array[:, None]
     if array.ndim == 4 and (axis := _channel_axis(array.shape[1:], None)) is not None:
         return np.moveaxis(array, axis + 1, 1)
