@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,9 @@ from servers.gcs_server import strict_gcs
 from servers.real import S3Server, Server
 from support import file_of
 from wherry.backends.gcs.store import GCSStore
+from wherry.cli.store_verbs.selection import Stores
+from wherry.config import TERMINAL_RETRY, RetryConfig
+from wherry.spool.spool import Spool
 from wherry.uri import StoreURI
 
 #: Where a byte order and an order of folders differ: "a-b" comes before "a/".
@@ -137,3 +142,12 @@ def test_a_level_of_many_objects_comes_by_pages(line: CommandLine, seaweedfs_ser
     assert {f"{n:04}" if n % 2 else f"{n:04}/" for n in range(1100)} == names
     assert {"objects": 550, "folders": 550} == summary
     assert {"objects": 1100} == listed(line, "-r", f"{uri}/dest", *options)[1]
+
+
+def test_a_short_patience_is_not_that_of_the_uploads_of_a_store(tmp_path: Path) -> None:
+    """The agent goes by the settings that are registered last, and `wherry ls` registers some."""
+    spool = Spool(tmp_path / "spool").folder
+    with Stores(None, None, spool, retry=TERMINAL_RETRY) as stores:
+        reader = stores.open(StoreURI("file", "", str(tmp_path).strip("/")))
+        (record,) = reader.journal.queries.stores().values()
+        assert (TERMINAL_RETRY, asdict(RetryConfig())) == (reader.config.retry, record.settings["retry"])

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from wherry.redact import redact, register_secret
 from wherry.uri import StoreURI, hide_login, parse_uri
 
 if TYPE_CHECKING:
+    from wherry.config import RetryConfig
     from wherry.store.governor import Governor
     from wherry.store.metered import Moved
     from wherry.uploader import Uploader
@@ -238,10 +240,11 @@ def reader(
     spool: Path,
     pace: Governor | None = None,
     moved: Moved | None = None,
+    retry: RetryConfig | None = None,
 ) -> Iterator[Uploader]:
     """An Uploader for reading: it starts no agent and makes no spool. Without a spool nothing can be queued.
 
-    With `pace` it moves bytes as fast as that says; `moved` is told of them.
+    With `pace` it moves bytes as fast as that says; `moved` is told of them. `retry`: how long no answer is waited for.
     """
     from tempfile import TemporaryDirectory
 
@@ -255,6 +258,8 @@ def reader(
         uploader = Uploader(str(target), storage_options=options, spool=spool, config=Config(agent=AgentConfig(run_in="caller")))
         stack.callback(uploader.journal.close)
         stack.callback(uploader.close)
+        if retry is not None:  # only now: the uploads of a store follow the configuration that its last Uploader was made with
+            uploader.config = replace(uploader.config, retry=retry)
         if pace is not None:
             uploader.keep_pace(pace)
         if moved is not None:

@@ -17,6 +17,7 @@ from wherry.cli.store_verbs.ls_command import BytesOption, LookedAtArgument, rea
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import Stores
 from wherry.cli.store_verbs.uri_pages import Listing, entries
+from wherry.config import TERMINAL_RETRY
 from wherry.errors import AccessDeniedError, PermanentError
 from wherry.mirror.report import printable as shown_name
 from wherry.quantities import count_text, size_text, time_text
@@ -51,7 +52,7 @@ def du(
     levels = 0 if summarize else depth if depth is not None else 1 if len(uris) == 1 else 0
     rules = Rules(include, exclude, include_from, exclude_from)
     total, rows, pending = _Sum(""), dict[str, _Sum](), _Pending()
-    with Stores(option, options_file, spool_folder(spool)) as stores:
+    with Stores(option, options_file, spool_folder(spool), retry=TERMINAL_RETRY) as stores:
         for uri in uris:
             listing = entries(stores, uri, rules, recursive=True)
             for page in listing.pages:

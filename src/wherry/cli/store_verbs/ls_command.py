@@ -19,6 +19,7 @@ from wherry.cli.shell.terminal_output import columns
 from wherry.cli.store_verbs.patterns import ExcludeFileOption, ExcludeOption, IncludeFileOption, IncludeOption, Rules
 from wherry.cli.store_verbs.selection import Stores
 from wherry.cli.store_verbs.uri_pages import Listing, entries
+from wherry.config import TERMINAL_RETRY
 from wherry.mirror.format.layout import MOST_BYTES
 from wherry.mirror.report import printable as shown_name
 from wherry.quantities import count_text, size_text, time_text
@@ -60,7 +61,7 @@ def ls(
     rules = Rules(include, exclude, include_from, exclude_from)
     rows = _json_lines if as_json else _lines(is_whole=len(uris) > 1, in_bytes=in_bytes)
     totals = _Totals()
-    with Stores(option, options_file, spool_folder(spool)) as stores:
+    with Stores(option, options_file, spool_folder(spool), retry=TERMINAL_RETRY) as stores:
         for uri in uris:
             if every := _ALL_BUCKETS.fullmatch(uri):
                 totals.n_buckets += _list_buckets(every[1].lower(), option, options_file, as_json=as_json)

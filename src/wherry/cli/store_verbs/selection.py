@@ -20,6 +20,7 @@ from wherry.errors import BucketNotFoundError, ConfigError, NotFoundError
 from wherry.uri import TEMPORARY_MARK, StoreURI, check_name
 
 if TYPE_CHECKING:
+    from wherry.config import RetryConfig
     from wherry.store import ObjectMeta
     from wherry.store.governor import Governor
     from wherry.uploader import Uploader
@@ -84,11 +85,13 @@ class Stores:
         spool: Path,
         pace: Governor | None = None,
         bar: Bar | None = None,
+        retry: RetryConfig | None = None,
     ) -> None:
         self._pairs = pairs
         self._file = options_file
         self.spool = spool
         self.pace = pace
+        self._retry = retry
         #: Of what moves between these stores.
         self.bar = bar or Bar()
         self._options: dict[str, Mapping[str, object]] = {}
@@ -111,7 +114,7 @@ class Stores:
         """A reader of what is below `folder`."""
         if folder not in self._opened:
             moved = partial(self.bar.moved, folder)
-            opened = reader(folder, self.options(folder.scheme), self.spool, self.pace, moved)
+            opened = reader(folder, self.options(folder.scheme), self.spool, self.pace, moved, self._retry)
             self._opened[folder] = self._stack.enter_context(opened)
         return self._opened[folder]
 
