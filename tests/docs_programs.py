@@ -24,12 +24,18 @@ def names(page: str = "attaching") -> list[str]:
     return re.findall(r"<!-- run: (\w+) -->", (_DOCS / f"{page}.md").read_text())
 
 
-def run_program(name: str, folder: Path, *launcher: str, page: str = "attaching", **variables: str) -> str:
-    """Run it in `folder`, with the folder ``bucket`` for a bucket, and return what it printed."""
+def script_of(name: str, folder: Path, page: str = "attaching") -> Path:
+    """Write it down in `folder`, with the folder ``bucket`` for a bucket."""
     text = program(name, page)
     assert "s3://my-bucket" in text
     script = folder / "train.py"
     script.write_text(text.replace("s3://my-bucket", str(folder / "bucket")))
+    return script
+
+
+def run_program(name: str, folder: Path, *launcher: str, page: str = "attaching", **variables: str) -> str:
+    """Run it in `folder`, with the folder ``bucket`` for a bucket, and return what it printed."""
+    script = script_of(name, folder, page)
     environment = {**os.environ, "WHERRY_SPOOL": str(folder / "spool"), "OMP_NUM_THREADS": "1", **variables}
     with Program(
         [sys.executable, *launcher, str(script)],

@@ -16,7 +16,7 @@ import pytest
 import wherry
 from checkpoint_sets.ranks import run_ranks
 from servers.real import S3Server
-from servers.warm_torch import TorchProgram
+from servers.warm_torch import DISTRIBUTED, TorchProgram
 from wherry.torch import StorageReader
 
 pytestmark = [
@@ -33,7 +33,6 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 config = LaunchConfig(1, 1, 2, start_method="fork", max_restarts=0, rdzv_backend="c10d", rdzv_endpoint="localhost:0")
 elastic_launch(config, main)()
 """
-IMPORTS = "import checkpoint_sets.dcp_program"
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, seaweedfs_server: S3Server) 
         "AWS_ENDPOINT_URL": seaweedfs_server.url,
         "AWS_REGION": "us-east-1",
     }
-    with TorchProgram(TORCHRUN, folder / "bucket", folder / "spool", uri, env=environ, imports=IMPORTS) as launcher:
+    with TorchProgram(TORCHRUN, folder / "bucket", folder / "spool", uri, env=environ, imports=DISTRIBUTED) as launcher:
         output, _ = launcher.communicate(timeout=350)
     assert all((folder / f"spool-{rank}-has-saved").exists() for rank in range(2)), output
     assert launcher.returncode != 0
@@ -86,7 +85,7 @@ def test_three_ranks_load_what_two_have_saved(bucket: Path, spool_folder: Path, 
             load_all(checkpoints)
         print("loaded")
     """
-    for said in run_ranks(3, tmp_path, text, bucket, spool_folder, imports=IMPORTS, timeout_s=350):
+    for said in run_ranks(3, tmp_path, text, bucket, spool_folder, imports=DISTRIBUTED, timeout_s=350):
         assert said.endswith("loaded\n"), said
 
 

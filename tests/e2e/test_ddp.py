@@ -8,11 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs_programs import files_below, run_program
+from docs_programs import files_below, script_of
+from servers.warm_torch import run_script, torchrun
 from support import end_agent, without_waits
-
-_ON_ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
-
 
 #: A program under torchrun, with a name for its run, then without.
 _NAMES_A_RUN = """
@@ -27,7 +25,9 @@ print("the run is", State().run_name)
 
 def test_the_plain_loop_of_the_page_runs(tmp_path: Path) -> None:
     with end_agent(tmp_path / "spool"):
-        assert "" == without_waits(run_program("plain", tmp_path, RUN_NAME="my-run"))
+        environment = {"WHERRY_SPOOL": str(tmp_path / "spool"), "RUN_NAME": "my-run"}
+        status, said = run_script(script_of("plain", tmp_path), folder=tmp_path, env=environment)
+        assert (0, "") == (status, without_waits(said))
     names = (".wherry-run.json", "environment.json", "hparams.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")
     assert {f"my-run/{name}" for name in names} | {"my-run/model.pt"} == files_below(tmp_path / "bucket")
     lines = (tmp_path / "bucket/my-run/metrics.jsonl").read_text().splitlines()
@@ -35,11 +35,12 @@ def test_the_plain_loop_of_the_page_runs(tmp_path: Path) -> None:
 
 
 def test_the_ddp_loop_of_the_page_logs_on_rank_0_and_uploads_on_all(tmp_path: Path) -> None:
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", *_ON_ANY_PORT)
     import torch
 
-    with end_agent(tmp_path / "spool"):
-        run_program("ddp", tmp_path, *launcher, GLOO_SOCKET_IFNAME="lo", RUN_NAME="my-run")
+    environment = {"WHERRY_SPOOL": str(tmp_path / "spool"), "RUN_NAME": "my-run"}
+    with end_agent(tmp_path / "spool"), torchrun(script_of("ddp", tmp_path), env=environment) as program:
+        said, _ = program.communicate(120)
+        assert 0 == program.wait(0.0), said
     logged = {
         f"my-run/{name}"
         for name in (".wherry-run.json", "environment.json", "metrics.jsonl", "metrics.parquet", "wherry-summary.json")

@@ -38,6 +38,28 @@ _ENVIRONMENT = environment_with_tests({"OMP_NUM_THREADS": "1"})  # a process wit
 _IMPORTS = "WHERRY_TESTS_IMPORT"
 
 
+#: For `imports`: what programs with FSDP or torch.distributed.checkpoint need.
+DISTRIBUTED = "import checkpoint_sets.dcp_program"
+#: argv: the script, then its arguments.
+_SCRIPT = """
+import runpy, sys
+
+
+def run():
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+"""
+#: As torchrun does with two ranks, which it forks: they need not import torch.
+_TORCHRUN = """
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+config = LaunchConfig(1, 1, 2, start_method="fork", max_restarts=0, rdzv_backend="c10d", rdzv_endpoint="localhost:0")
+elastic_launch(config, run)()
+"""
+
+
 @functools.cache
 def _warm(imports: str) -> Warm:
     return Warm("servers.warm_torch:program", env={**_ENVIRONMENT, _IMPORTS: imports})
@@ -68,8 +90,9 @@ class TorchProgram:
         env: Mapping[str, str] | None = None,
         output: Path | None = None,
         imports: str = "",
+        folder: Path | None = None,
     ) -> None:
-        """Start it.
+        """Start it, in `folder` or the present one.
 
         Both its streams go to the file `output`, else to a pipe. `env` is added to the environment. `imports` is a text that
         imports more, before the programs are forked.
@@ -86,9 +109,16 @@ class TorchProgram:
                 sink = os.open(output, os.O_WRONLY | os.O_CREAT)
             try:
                 texts = [text, *(os.fspath(argument) for argument in arguments)]
-                self._running: Running = _warm(imports).start(texts, Path.cwd(), environment, (nothing.fileno(), sink, sink))
+                self._running: Running = _warm(imports).start(
+                    texts, folder or Path.cwd(), environment, (nothing.fileno(), sink, sink)
+                )
             finally:
                 os.close(sink)
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._running.pid
 
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal, if it has not been waited for."""
@@ -131,3 +161,19 @@ class TorchProgram:
         self.wait(60.0)
         if self.stdout is not None:
             self.stdout.close()
+
+
+def torchrun(
+    script: Path, *arguments: str | os.PathLike[str], env: Mapping[str, str], output: Path | None = None
+) -> TorchProgram:
+    """Start a script as two ranks, in its own folder."""
+    environment = {"GLOO_SOCKET_IFNAME": "lo", **env}
+    text = _SCRIPT + _TORCHRUN
+    return TorchProgram(text, script, *arguments, env=environment, output=output, imports=DISTRIBUTED, folder=script.parent)
+
+
+def run_script(script: Path, *arguments: str | os.PathLike[str], folder: Path, env: Mapping[str, str]) -> tuple[int, str]:
+    """Run a script in `folder`: its exit status, and what it said."""
+    with TorchProgram(_SCRIPT + "run()", script, *arguments, env=env, imports=DISTRIBUTED, folder=folder) as program:
+        said, _ = program.communicate(280)
+    return program.wait(0.0), said

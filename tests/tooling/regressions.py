@@ -16,6 +16,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,8 +52,8 @@ def is_red(name: str, failed: Mapping[str, bool]) -> bool | None:
     return any(ran) if ran else None
 
 
-def run(base: str, names: Sequence[str]) -> str:
-    """Run them with the product of `base`; pytest's report."""
+def run(base: str, names: Sequence[str]) -> dict[str, bool]:
+    """Run them with the product of `base`: as outcomes(), of all."""
     folder = ROOT / ".proof" / f"regressions-{base.replace('/', '-')}"
     if not folder.exists():
         _git("worktree", "prune")
@@ -62,11 +63,36 @@ def run(base: str, names: Sequence[str]) -> str:
     for part in PRODUCT:
         shutil.rmtree(folder / part)
     _git("checkout", "--quiet", base, "--", *PRODUCT, folder=folder)
-    report = folder / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "2", "--timeout=60", "-m", "not extra"]
-    options = ["--continue-on-collection-errors", f"--junitxml={report}"]
+    by_file: dict[str, list[str]] = {}
+    for name in names:
+        by_file.setdefault(name.partition("::")[0], []).append(name)
+    failed: dict[str, bool] = {}
+    with ThreadPoolExecutor(2) as pool:  # a pytest for each file: one that cannot be imported ends a run of several
+        for report in pool.map(lambda one: _report_of(folder, one), by_file.values()):
+            failed.update(outcomes(report))
+    return failed
+
+
+def _report_of(folder: Path, names: Sequence[str]) -> str:
+    report = folder / f"{names[0].partition('::')[0].replace('/', '-')}.xml"
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--timeout=60",
+        "-m",
+        "not extra",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run([*command, *options, *names], cwd=folder, env=environment, check=False, timeout=LIMIT_S)
+    subprocess.run(
+        [*command, f"--junitxml={report}", *names],
+        cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False, timeout=LIMIT_S,
+    )  # fmt: skip
     return report.read_text()
 
 
@@ -79,7 +105,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="the commit whose product is tested")
     names = named((ROOT / "docs/faults.md").read_text())
-    failed = outcomes(run(parser.parse_args().base, names))
+    failed = run(parser.parse_args().base, names)
     words = {True: "red", False: "GREEN, and must be red", None: "NOT RUN"}
     results = [is_red(name, failed) for name in names]
     for name, result in zip(names, results, strict=True):

@@ -25,20 +25,21 @@ FAILS = "def test_fails(): assert False\n"
 PROMISE = "import pytest\npytestmark = pytest.mark.promise\n"
 
 
-def run(folder: Path, text: str, *options: str, known: str = "") -> tuple[int, str]:
-    """Run these tests, with two workers: the exit status and the output."""
+def run(folder: Path, text: str, *options: str, known: str = "", n_workers: int = 0) -> tuple[int, str]:
+    """Run these tests: the exit status and the output."""
     (folder / "tests").mkdir()
     (folder / "tests" / "test_it.py").write_text(text)
     (folder / "tests" / "flaky.txt").write_text(known)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-p", "tooling.reruns", "-p", "no:cacheprovider", "-n", "2", *options]
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    workers = ["-p", "xdist.plugin", "-n", str(n_workers)] if n_workers else []
+    command = [sys.executable, "-m", "pytest", "-p", "tooling.reruns", "-p", "no:cacheprovider", *workers, *options]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # other plugins cost a second
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout
 
 
 def test_a_test_that_passes_alone_is_flaky_and_its_first_failure_is_kept(tmp_path: Path) -> None:
-    status, output = run(tmp_path, PASSES + FLAKY.format(number=1) + FLAKY.format(number=2), "--rerun-failed")
+    status, output = run(tmp_path, PASSES + FLAKY.format(number=1) + FLAKY.format(number=2), "--rerun-failed", n_workers=2)
     assert 0 == status, output
     assert "FLAKY: tests/test_it.py::test_flaky1\n" in output
     assert "FLAKY: tests/test_it.py::test_flaky2\n" in output
@@ -59,7 +60,8 @@ RED = {
 @pytest.mark.parametrize("case", RED)
 def test_the_run_stays_red(tmp_path: Path, case: str) -> None:
     text, known = RED[case]
-    status, output = run(tmp_path, PASSES + text, "--rerun-failed", known=known)
+    n_workers = 1 if case == "a crashed worker" else 0
+    status, output = run(tmp_path, PASSES + text, "--rerun-failed", known=known, n_workers=n_workers)
     assert 0 != status, output
     assert "FLAKY" not in output
 
