@@ -67,6 +67,8 @@ def uploads_on_their_way(output: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.extra  # it imports torch and scikit-learn several times
+@pytest.mark.ci
 def test_demo_loses_nothing_and_leaves_nothing_behind(temporary: Path) -> None:
     command = [sys.executable, "-m", "servers.demo"]
     environment = environment_with_tests({"TMPDIR": str(temporary)})
@@ -79,7 +81,6 @@ def test_demo_loses_nothing_and_leaves_nothing_behind(temporary: Path) -> None:
     assert [] == left_behind(temporary)
 
 
-@pytest.mark.slow
 def test_demo_without_the_development_set(without_extras: dict[str, str], temporary: Path) -> None:
     done = demo(environment=without_extras)
     assert (0, "") == (done.returncode, without_waits(done.stderr)), done.stdout
