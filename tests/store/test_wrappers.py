@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ class RecordingStore(MultipartStore):
         self.calls: list[tuple[str, dict[str, Any]]] = []
 
     def _note(self, arguments: dict[str, Any]) -> None:
-        self.calls.append((inspect.stack()[1].function, {k: v for k, v in arguments.items() if k != "self"}))
+        self.calls.append((sys._getframe(1).f_code.co_name, {k: v for k, v in arguments.items() if k != "self"}))
 
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         self._note(locals())
