@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +13,7 @@ from typing import TypeVar
 
 import pytest
 
+from wherry.backends.memory import MemoryStore
 from wherry.checkpoints import prune
 from wherry.checkpoints.protocol import catalog, commit as commit_module, deletion
 from wherry.checkpoints.protocol.catalog import Catalog
@@ -21,6 +25,7 @@ from wherry.checkpoints.protocol.set_manifest import Manifest
 from wherry.checksum import crc32c
 from wherry.store import Capabilities, ObjectMeta, ObjectStore, PutOptions
 from wherry.store.wrappers import WrappedStore
+from wherry.uri import StoreURI
 
 DAY_S = 86_400.0
 _A = TypeVar("_A")
@@ -45,6 +50,25 @@ class TimedStore(WrappedStore):
         super().__init__(inner)
         self.now_s = 1_000_000.0
         self.times: dict[str, float] = {}
+
+    @property
+    def is_in_memory(self) -> bool:
+        """The objects are in a MemoryStore, with or without conditions."""
+        return isinstance(self._innermost, MemoryStore)
+
+    def copy_of_all(self) -> TimedStore:
+        """Make another store with the same objects and the same clock. `is_in_memory` must hold."""
+        copied, memory = self._innermost, MemoryStore(StoreURI("memory", uuid.uuid4().hex), {})
+        assert isinstance(copied, MemoryStore)
+        numbers = itertools.count(next(copied._root.numbers) + 1)  # etags are numbers: none is given twice
+        memory._root = replace(copied._root, objects=dict(copied._root.objects), numbers=numbers, lock=threading.Lock())
+        timed = TimedStore(LaxStore(memory) if isinstance(self.inner, LaxStore) else memory)
+        timed.now_s, timed.times = self.now_s, dict(self.times)
+        return timed
+
+    @property
+    def _innermost(self) -> ObjectStore:
+        return self.inner.inner if isinstance(self.inner, LaxStore) else self.inner
 
     def put_file(self, key: str, path: Path, put: PutOptions = PutOptions()) -> ObjectMeta:
         meta = super().put_file(key, path, put)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint_sets import LaxStore, TimedStore, check_whole, make_requests_in_turn, save_set, steps_of, write_part
-from checkpoint_sets.each_request import chosen_requests, on_both_stores
+from checkpoint_sets.each_request import at_each_request, on_both_stores
 from wherry.backends.local.store import LocalStore
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.choice import set_of
@@ -60,20 +60,6 @@ def with_data(store: ObjectStore) -> list[int]:
 def new_store(lax: bool) -> TimedStore:
     inner = MemoryStore(StoreURI("memory", uuid.uuid4().hex), {})
     return TimedStore(LaxStore(inner) if lax else inner)
-
-
-def at_each_request(
-    world: Callable[[], TimedStore], work: Callable[[ObjectStore], object], most: int = sys.maxsize
-) -> Iterator[tuple[TimedStore, FaultyStore, Fault]]:
-    """A new world for each request that the work makes, and a fault before that request, which has neither error nor act yet.
-
-    At most `most` requests of a kind.
-    """
-    counting = FaultyStore(world())
-    work(counting)
-    for operation, nth in chosen_requests(counting.calls, most):
-        timed = world()
-        yield timed, FaultyStore(timed), Fault(operation, nth=nth)
 
 
 @on_both_stores

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from checkpoint_sets import LaxStore, TimedStore, check_whole, make_requests_in_turn, steps_of
-from checkpoint_sets.each_request import chosen_requests, on_both_stores
+from checkpoint_sets.each_request import at_each_request, on_both_stores
 from checkpoint_sets.sharing import SharingRank, commit_shared, save_shared
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints.keep import Keep
@@ -23,7 +24,7 @@ from wherry.checkpoints.protocol.uncommitted import roll_forward
 from wherry.checkpoints.prune import Pruner
 from wherry.errors import NotFoundError
 from wherry.store import ObjectStore
-from wherry.testing import Fault, FaultyStore
+from wherry.testing import Fault
 from wherry.uri import StoreURI
 
 KEYS = RunKeys("run1/checkpoints")
@@ -58,17 +59,6 @@ def world(lax: bool) -> TimedStore:
     return store
 
 
-def at_each_request(
-    lax: bool, most: int, work: Callable[[ObjectStore], object]
-) -> Iterator[tuple[TimedStore, FaultyStore, Fault]]:
-    """A new world for each request of the work, at most so many of a kind, and a fault before that request."""
-    counting = FaultyStore(world(lax))
-    work(counting)
-    for operation, nth in chosen_requests(counting.calls, most):
-        timed = world(lax)
-        yield timed, FaultyStore(timed), Fault(operation, nth=nth)
-
-
 def check_all(store: ObjectStore) -> list[int]:
     manifests = Catalog(store, KEYS).manifests()
     for one in manifests:
@@ -99,7 +89,7 @@ def test_whatever_is_pruned_at_any_request_of_a_save_the_set_is_whole(
     lax: bool, most: int, interfere: Callable[[ObjectStore], None]
 ) -> None:
     outcomes = set()
-    for timed, faulty, fault in at_each_request(lax, most, write_30):
+    for timed, faulty, fault in at_each_request(partial(world, lax), write_30, most):
         faulty.plan = [Fault(fault.operation, nth=fault.nth, act=lambda timed=timed: interfere(timed))]  # type: ignore[misc]
         write_30(faulty)
         manifest = Catalog(timed, KEYS).read(SetName("000000001", 30))
@@ -118,7 +108,7 @@ def test_a_save_that_comes_at_any_request_of_a_deletion_is_whole(
     lax: bool, most: int, is_late: bool, interfere: Callable[[ObjectStore], None]
 ) -> None:
     """`is_late`: it has looked before the deletion began which set is the newest, and what that has."""
-    for timed, faulty, fault in at_each_request(lax, most, interfere):
+    for timed, faulty, fault in at_each_request(partial(world, lax), interfere, most):
         pointer = read_small(timed, KEYS.pointer)
 
         def save(timed: TimedStore = timed, pointer: bytes = pointer) -> None:
@@ -141,7 +131,7 @@ def test_a_save_in_two_steps_between_which_all_is_pruned_is_whole(lax: bool, mos
     def work(store: ObjectStore) -> None:
         save_shared(store, KEYS, 30, files(30), world=2)
 
-    for timed, faulty, fault in at_each_request(lax, most, work):
+    for timed, faulty, fault in at_each_request(partial(world, lax), work, most):
         faulty.plan = [Fault(fault.operation, nth=fault.nth, act=lambda timed=timed: replace_all(timed))]  # type: ignore[misc]
         work(faulty)
         prune(timed)
@@ -154,7 +144,7 @@ def test_a_save_in_two_steps_between_which_all_is_pruned_is_whole(lax: bool, mos
 @on_both_stores
 @pytest.mark.parametrize("after", [False, True])
 def test_a_save_that_is_killed_at_any_request_goes_on_and_is_whole(lax: bool, most: int, after: bool) -> None:
-    for timed, faulty, fault in at_each_request(lax, most, write_30):
+    for timed, faulty, fault in at_each_request(partial(world, lax), write_30, most):
         rank = SharingRank(KEYS, SetName("000000001", 30), files(30))
         faulty.plan = [Fault(fault.operation, KilledError(), fault.nth, after=after)]
         with suppress(KilledError, NotFoundError):
@@ -176,7 +166,7 @@ def test_a_deletion_that_is_killed_at_any_request_leaves_what_is_used(lax: bool,
         commit_shared(store, KEYS, 30, files(30))
         prune(store)
 
-    for timed, faulty, fault in at_each_request(lax, most, work):
+    for timed, faulty, fault in at_each_request(partial(world, lax), work, most):
         faulty.plan = [Fault(fault.operation, KilledError(), fault.nth)]
         with suppress(KilledError):
             work(faulty)
