@@ -78,6 +78,16 @@ def open_runs(tmp_path: Path) -> Iterator[Callable[..., Runs]]:
         yield lambda *uris, **more: made.enter_context(closing(Runs(*uris, cache_dir=tmp_path / "cache", **more)))
 
 
+@pytest.fixture
+def short_races(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a trial race once for each kind, by two writers: enough for a server that does not decide by chance."""
+    from wherry.backends.s3 import probe  # late: few tests need it
+
+    monkeypatch.setattr(probe, "_WRITERS", 2)
+    monkeypatch.setattr(probe, "_PUT_RACES", probe._PUT_RACES[:1])
+    monkeypatch.setattr(probe, "_COMPLETE_RACES", probe._COMPLETE_RACES[:1])
+
+
 @pytest.fixture(scope="session")
 def seaweedfs_server() -> Iterator[S3Server]:
     """The strict S3 server."""

@@ -196,6 +196,10 @@ class TestSFTP(StoreConformance):
     def raw_names(self, store: ObjectStore, prefix: str) -> set[str]:
         return {str(path.relative_to(self.folder)) for path in (self.folder / prefix).rglob("*") if path.is_file()}
 
+    @pytest.mark.slow  # a hundred walks over SFTP; TestFsspecLocal runs the same code
+    def test_listing_starts_after_any_key_of_folders(self, store: ObjectStore, prefix: str, tmp_path: Path) -> None:
+        super().test_listing_starts_after_any_key_of_folders(store, prefix, tmp_path)
+
 
 def test_lost_connection_is_transient_and_replaced(server: SFTPServer, tmp_path: Path) -> None:
     with sftp_store(server) as store:

@@ -13,6 +13,7 @@ import pytest
 from servers.features import features_of
 from servers.proxy import Answer, FaultProxy, When, fault_proxy, s3_error
 from servers.real import S3Server
+from wherry.backends.s3.delete import DELETED_AT_ONCE
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
 from wherry.errors import IntegrityError, PermanentError
@@ -52,6 +53,18 @@ def test_each_is_made_as_one_alone(seaweedfs_server: S3Server, puts: list[tuple[
             assert store.put_file(f"{key}-alone", path, put) == replace(made[place], key=f"{key}-alone")
             alone = replace(store.head(f"{key}-alone"), key=key, modified_s=described.modified_s)
             assert alone == described
+
+
+def test_more_keys_than_one_request_takes_are_deleted_by_several(seaweedfs_server: S3Server, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"x")
+    keys = [f"{tmp_path.name}/{number:04}" for number in range(DELETED_AT_ONCE + 1)]
+    with behind(seaweedfs_server) as (store, proxy):
+        for key in (keys[0], keys[-2], keys[-1], f"{keys[-1]}-not"):
+            store.put_file(key, path)
+        store.delete_many(keys)
+        assert [f"{keys[-1]}-not"] == [meta.key for meta in store.list(f"{tmp_path.name}/")]
+        assert ["POST", "DELETE"] == [one.method for one in proxy.log if one.method in ("POST", "DELETE")]
 
 
 @pytest.mark.parametrize(

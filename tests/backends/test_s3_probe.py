@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from servers.proxy import Answer, Do, DropAnswer, Reset, When, fault_proxy, s3_e
 from servers.real import S3Server
 from servers.worlds import OBJECT_LOCK
 from support import wait_until
-from wherry.backends.s3 import probe
 from wherry.backends.s3.probe import AMAZON, Findings
 from wherry.backends.s3.store import S3Store
 from wherry.checksum import crc32c
@@ -31,6 +31,8 @@ from wherry.uri import StoreURI
 
 PREFIX = "run/.wherry-tmp-probe-1/"
 DATA = b"0123456789"
+#: By the server's address.
+_raw_clients: dict[str, Any] = {}
 
 
 def put_in_parts(store: S3Store, key: str, file: Path, *, if_absent: bool = False) -> int | None:
@@ -47,15 +49,21 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def short_races(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a trial race once for each kind, by two writers: enough for a server that does not decide by chance."""
-    monkeypatch.setattr(probe, "_WRITERS", 2)
-    monkeypatch.setattr(probe, "_PUT_RACES", probe._PUT_RACES[:1])
-    monkeypatch.setattr(probe, "_COMPLETE_RACES", probe._COMPLETE_RACES[:1])
+@pytest.fixture(scope="module", autouse=True)
+def close_raw_clients() -> Iterator[None]:
+    yield
+    while _raw_clients:
+        _raw_clients.popitem()[1].close()
 
 
 def raw_client(server: S3Server) -> Any:
+    """One for all tests: botocore reads its whole model of S3 for each session."""
+    if server.url not in _raw_clients:
+        _raw_clients[server.url] = make_raw_client(server)
+    return _raw_clients[server.url]
+
+
+def make_raw_client(server: S3Server) -> Any:
     return botocore.session.Session().create_client(
         "s3",
         endpoint_url=server.url,
@@ -69,12 +77,9 @@ def raw_client(server: S3Server) -> Any:
 def left_in(server: S3Server, prefix: str = PREFIX) -> list[str]:
     """Everything below a prefix, whatever its name: objects and uploads in parts."""
     client = raw_client(server)
-    try:
-        objects = client.list_objects_v2(Bucket=server.bucket, Prefix=prefix).get("Contents", [])
-        uploads = client.list_multipart_uploads(Bucket=server.bucket, Prefix=prefix).get("Uploads", [])
-        return [found["Key"] for found in [*objects, *uploads]]
-    finally:
-        client.close()
+    objects = client.list_objects_v2(Bucket=server.bucket, Prefix=prefix).get("Contents", [])
+    uploads = client.list_multipart_uploads(Bucket=server.bucket, Prefix=prefix).get("Uploads", [])
+    return [found["Key"] for found in [*objects, *uploads]]
 
 
 class TestRealServers:
@@ -90,10 +95,12 @@ class TestRealServers:
             assert store.capabilities.conditional_put
             assert store.capabilities.checks_crc32c
 
+    @pytest.mark.usefixtures("short_races")
     def test_behind_tls_it_does_too(self, seaweedfs_tls: S3Server) -> None:
         with S3Store(StoreURI("s3", seaweedfs_tls.bucket), seaweedfs_tls.options) as store:
             assert AMAZON.as_dict() == {**store.probe(PREFIX), "conditional_complete": True}
 
+    @pytest.mark.usefixtures("short_races")
     def test_the_lax_one_takes_parts_metadata_and_unsigned_bodies_and_ignores_the_rest(self, juicefs_server: S3Server) -> None:
         expected = Findings(
             takes_unsigned=True,
@@ -136,14 +143,11 @@ class TestRealServers:
     def test_versions_and_marks_of_deletions_are_removed(self, seaweedfs_server: S3Server) -> None:
         seaweedfs_server.make_bucket("versioned")
         client = raw_client(seaweedfs_server)
-        try:
-            client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
-            with S3Store(StoreURI("s3", "versioned"), seaweedfs_server.options) as store:
-                assert AMAZON.as_dict() == {**store.probe(PREFIX), "conditional_complete": True}
-            found = client.list_object_versions(Bucket="versioned")
-            assert [] == found.get("Versions", []) + found.get("DeleteMarkers", [])
-        finally:
-            client.close()
+        client.put_bucket_versioning(Bucket="versioned", VersioningConfiguration={"Status": "Enabled"})
+        with S3Store(StoreURI("s3", "versioned"), seaweedfs_server.options) as store:
+            assert AMAZON.as_dict() == {**store.probe(PREFIX), "conditional_complete": True}
+        found = client.list_object_versions(Bucket="versioned")
+        assert [] == found.get("Versions", []) + found.get("DeleteMarkers", [])
 
     @pytest.mark.usefixtures("short_races")
     @pytest.mark.parametrize(

@@ -173,6 +173,7 @@ class S3Conformance(StoreConformance):
         store.close()
         assert set() == connections_to(server.port) - before
 
+    @pytest.mark.usefixtures("short_races")
     def test_close_frees_the_connections_of_a_trial(self, server: S3Server, prefix: str) -> None:
         """Without the garbage collector, which finds a connection that an error has dropped sooner or later."""
         gc.collect()
@@ -213,6 +214,7 @@ class TestSeaweedFSOverTLS(TestSeaweedFS):
         return seaweedfs_tls
 
 
+@pytest.mark.slow
 class TestSeaweedFSOverTLSBySDK(TestSeaweedFS):
     @pytest.fixture
     def server(self, seaweedfs_tls: S3Server) -> S3Server:
@@ -234,6 +236,7 @@ class TestJuiceFS(S3Conformance):
             yield store
 
 
+@pytest.mark.slow
 class TestJuiceFSBySDK(TestJuiceFS):
     @pytest.fixture
     def server(self, juicefs_server: S3Server) -> S3Server:
@@ -262,6 +265,7 @@ class TestStrictGCS(StoreConformance):
         return self.server.names(f"{prefix}/")
 
 
+@pytest.mark.slow
 class TestStrictGCSBySDK(TestStrictGCS):
     """Every request made by requests."""
 
@@ -274,6 +278,7 @@ class TestStrictGCSInSessions(TestStrictGCS):
     options: Mapping[str, object] = {"upload": "session"}
 
 
+@pytest.mark.slow
 class TestStrictGCSInSessionsBySDK(TestStrictGCS):
     options: Mapping[str, object] = {"upload": "session", "sdk_only": True}
 
@@ -297,6 +302,7 @@ class TestFakeGCS(StoreConformance):
             yield store
 
 
+@pytest.mark.slow
 class TestFakeGCSBySDK(TestFakeGCS):
     sdk_only = True
 
