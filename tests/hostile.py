@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from memory_copies import copy_of
 from mirrors import ONCE, Rig, lines
 from wherry.backends.memory import MemoryStore
 from wherry.mirror import MirrorConfig
@@ -40,22 +43,40 @@ class Lying(WrappedStore):
             yield replace(meta, **self.lies.get(meta.key, {}))
 
 
+@functools.cache
+def _honest() -> MemoryStore:
+    """The objects of one honest mirror, still open."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = MemoryStore(StoreURI("memory", folder), {})
+        uri = StoreURI("memory", folder, "run")
+        rig = Rig(Path(folder), MirrorConfig(segment_bytes=1000, retry=ONCE), store=store, uri=uri, writer=WRITER)
+        for path, data in GOOD.items():
+            rig.write(path, data)
+        rig.flush()
+        for _ in range(5):
+            rig.step(1.0)
+        rig.state_db.close()
+    return store
+
+
 class Bucket:
     """A prefix with the files of one honest mirror, still open, and what is put beside them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.uri = StoreURI("memory", f"{folder}", "run")
-        self.inner = MemoryStore(self.uri, {})
+        self.inner = copy_of(_honest(), self.uri)
         self.lies: dict[str, dict[str, Any]] = {}
         self.store: ObjectStore = Lying(self.inner, self.lies)
-        self.rig = Rig(folder, MirrorConfig(segment_bytes=1000, retry=ONCE), store=self.inner, uri=self.uri, writer=WRITER)
+
+    @functools.cached_property
+    def rig(self) -> Rig:
+        """The mirror's folder, with its files and a ledger that knows none of them."""
+        rig = Rig(self.folder, MirrorConfig(segment_bytes=1000, retry=ONCE), store=self.inner, uri=self.uri, writer=WRITER)
         for path, data in GOOD.items():
-            self.rig.write(path, data)
-        self.rig.flush()
-        for _ in range(5):
-            self.rig.step(1.0)
-        self.rig.state_db.close()
+            rig.write(path, data)
+        rig.state_db.close()
+        return rig
 
     def put(self, name: str, data: bytes, **lies: object) -> None:
         """An object below the prefix; `lies` are what a listing says of it."""

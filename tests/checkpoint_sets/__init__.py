@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +11,7 @@ from typing import TypeVar
 
 import pytest
 
+from memory_copies import copy_of
 from wherry.backends.memory import MemoryStore
 from wherry.checkpoints import prune
 from wherry.checkpoints.protocol import catalog, commit as commit_module, deletion
@@ -58,10 +57,9 @@ class TimedStore(WrappedStore):
 
     def copy_of_all(self) -> TimedStore:
         """Make another store with the same objects and the same clock. `is_in_memory` must hold."""
-        copied, memory = self._innermost, MemoryStore(StoreURI("memory", uuid.uuid4().hex), {})
-        assert isinstance(copied, MemoryStore)
-        numbers = itertools.count(next(copied._root.numbers) + 1)  # etags are numbers: none is given twice
-        memory._root = replace(copied._root, objects=dict(copied._root.objects), numbers=numbers, lock=threading.Lock())
+        innermost = self._innermost
+        assert isinstance(innermost, MemoryStore)
+        memory = copy_of(innermost, StoreURI("memory", uuid.uuid4().hex))
         timed = TimedStore(LaxStore(memory) if isinstance(self.inner, LaxStore) else memory)
         timed.now_s, timed.times = self.now_s, dict(self.times)
         return timed

@@ -140,7 +140,7 @@ def test_the_good_files_of_a_prefix_are_read_whatever_lies_beside_them_for_long(
     read_a_prefix(hostile)
 
 
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=150)
 @given(manifests())
 def test_a_manifest_is_one_or_an_integrity_error(text: bytes) -> None:
     try:
@@ -150,7 +150,7 @@ def test_a_manifest_is_one_or_an_integrity_error(text: bytes) -> None:
     assert found == parse_manifest(found.to_json())
 
 
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=150)
 @given(compressed(), st.sampled_from([None, "gzip", "zstd"]), st.none() | st.integers(0, 3000))
 def test_a_segments_bytes_come_bounded_or_not_at_all(stored: bytes, compression: str | None, length_bytes: int | None) -> None:
     n_bytes = 0
@@ -162,7 +162,7 @@ def test_a_segments_bytes_come_bounded_or_not_at_all(stored: bytes, compression:
     assert length_bytes is None or n_bytes <= length_bytes
 
 
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=150)
 @given(segments() | st.text(max_size=60), ODD_NUMBERS.filter(lambda size: isinstance(size, int)))
 def test_a_name_is_that_of_a_segment_or_of_none(name: str, size: int) -> None:
     found = parse_segment("run", ObjectMeta(f"run/{name}", size))
@@ -173,7 +173,7 @@ def test_a_name_is_that_of_a_segment_or_of_none(name: str, size: int) -> None:
     assert (number := epoch_number(name)) is None or number >= 0
 
 
-@settings(QUICK, max_examples=300)
+@settings(QUICK, max_examples=150)
 @given(st.text(max_size=40), ODD_NUMBERS.filter(lambda size: isinstance(size, int)))
 def test_a_checksum_in_metadata_is_one_or_none(text: str, size: int) -> None:
     found = parse_crc32c(text)
@@ -183,7 +183,7 @@ def test_a_checksum_in_metadata_is_one_or_none(text: str, size: int) -> None:
         assert sums is None or len(sums[1]) == -(-size // sums[0])
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.binary(max_size=40) | PATHS.map(str.encode)), max_size=4))
 def test_a_symlink_object_leads_to_a_key_or_to_an_error_of_ours(links: list[tuple[str, bytes]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
