@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lax_s3 import Flaw, lax_server, store_at
+from servers.features import ask_for_pages_of
 from servers.gcs_server import GCSServer, strict_gcs
 from servers.real import S3Server
 from servers.scripted_gcs import anonymous, open_gcs, scripted
@@ -27,8 +28,10 @@ from wherry.backends.s3.store import S3Store
 from wherry.store import ObjectStore, order_of
 from wherry.uri import StoreURI
 
-#: More than two pages of 1000.
-NAMES = [f"{n:06d}" for n in range(2_050)]
+#: Of both servers, which would give 1000 objects at once.
+PAGE_SIZE = 100
+#: More than two pages.
+NAMES = [f"{n:06d}" for n in range(205)]
 
 
 @pytest.fixture
@@ -66,7 +69,7 @@ def check_requests(store: ObjectStore, prefix: str) -> None:
     assert ([], 1) == counted(store, prefix, prefix + NAMES[-1])
     assert ([], 1) == counted(store, prefix, f"{prefix}x")
     assert (NAMES[-9:], 1) == counted(store, prefix, prefix + NAMES[-10])
-    assert (NAMES[-1050:], 2) == counted(store, prefix, prefix + NAMES[-1051])
+    assert (NAMES[-105:], 2) == counted(store, prefix, prefix + NAMES[-106])
     assert ([], 0) == counted(store, prefix, f"{prefix[:-1]}0")
 
 
@@ -83,7 +86,7 @@ def s3_prefix(seaweedfs_server: S3Server, tmp_path_factory: pytest.TempPathFacto
 def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GCSServer, str]]:
     """A strict GCS server, and its prefix with NAMES, put once for both ways."""
     folder = tmp_path_factory.mktemp("gcs")
-    with strict_gcs(folder) as server, GCSStore(StoreURI("gs", server.bucket), server.options) as store:
+    with strict_gcs(folder, page_size=PAGE_SIZE) as server, GCSStore(StoreURI("gs", server.bucket), server.options) as store:
         yield server, fill(store, file_of(folder / "file", 1))
 
 
@@ -91,6 +94,8 @@ def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[GCSServer, s
 def test_listing_of_s3_after_the_last_key_takes_one_request(seaweedfs_server: S3Server, s3_prefix: str) -> None:
     where, prefix = (StoreURI("s3", seaweedfs_server.bucket), {**seaweedfs_server.options, **WAY}), s3_prefix
     with S3Store(*where) as store, InOrder(*where) as in_order:
+        for one in (store, in_order):
+            ask_for_pages_of(one, PAGE_SIZE)
         check_requests(store, prefix)
         check_requests(in_order, prefix)
         # A server that is not Amazon's is asked for one folder more at each character that sorts before the slash.

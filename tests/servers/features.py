@@ -43,3 +43,12 @@ def tell_spool(spool: Path, server: S3Server, url: str = "") -> None:
     opened = Spool(spool)  # whose descriptor the path goes by
     Endpoints(opened.inside("endpoints.json")).find_out(tried, "key")
     assert Endpoints(opened.inside("endpoints.json")).tell(tried)
+
+
+def ask_for_pages_of(store: S3Store, n_objects: int) -> None:
+    """Have a store ask for listings of so many objects at most; a page that the server chooses has 1000."""
+
+    def add(params: dict[str, object], **_: object) -> None:
+        params["MaxKeys"] = n_objects
+
+    store._client.meta.events.register("before-parameter-build.s3.ListObjectsV2", add)

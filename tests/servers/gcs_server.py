@@ -83,14 +83,26 @@ class GCSServer(Server):
 
 
 @contextmanager
-def strict_gcs(folder: Path, bucket: str = "wherry") -> Iterator[GCSServer]:
-    """Run the strict server until the block is left. Objects already in `folder` are there again. Starts at once."""
+def strict_gcs(folder: Path, bucket: str = "wherry", *, page_size: int = 1000) -> Iterator[GCSServer]:
+    """Run the strict server until the block is left. Objects already in `folder` are there again. Starts at once.
+
+    `page_size`: the largest number of objects in a page of a listing.
+    """
     token, forbidden, creator = (secrets.token_urlsafe(24) for _ in range(3))
     log = folder / "strict-gcs.log"
 
     def command(ports: Sequence[int]) -> _Command:
         module = [sys.executable, "-m", "servers.gcs_server"]
-        where = ["--folder", str(folder / "strict-gcs"), "--port", str(ports[0]), "--bucket", bucket]
+        where = [
+            "--folder",
+            str(folder / "strict-gcs"),
+            "--port",
+            str(ports[0]),
+            "--bucket",
+            bucket,
+            "--page-size",
+            str(page_size),
+        ]
         # The package may be importable through PYTHONPATH only, which servers are not given.
         path = os.pathsep.join(entry for entry in sys.path if entry)
         tokens = {_TOKEN: token, _FORBIDDEN_TOKEN: forbidden, _CREATOR_TOKEN: creator}
@@ -219,7 +231,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._allow("storage.objects.delete")
 
     def _list(self, bucket: str) -> _Answer:
-        limit = min(max(self._number("maxResults") or 1000, 1), 1000)
+        most = self.server.page_size
+        limit = min(max(self._number("maxResults") or most, 1), most)
         try:
             after = base64.b64decode(self._query.get("pageToken", ""), validate=True).decode()
         except ValueError as error:
@@ -540,7 +553,8 @@ class _HTTPServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, port: int, model: Model, token: str, forbidden_token: str, creator_token: str) -> None:
+    def __init__(self, port: int, model: Model, page_size: int, token: str, forbidden_token: str, creator_token: str) -> None:
+        self.page_size = page_size
         self.model, self.token, self.forbidden_token, self.creator_token = model, token, forbidden_token, creator_token
         super().__init__(("127.0.0.1", port), _Handler)
 
@@ -574,6 +588,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, required=True, help="where objects are kept")
     parser.add_argument("--port", type=int, default=0, help="default: a free one")
     parser.add_argument("--bucket", action="append", default=[], help="make this bucket, unless it is there")
+    parser.add_argument("--page-size", type=int, default=1000, help="the largest number of objects in a page of a listing")
     given = parser.parse_args(arguments)
     try:
         tokens = os.environ[_TOKEN], os.environ[_FORBIDDEN_TOKEN], os.environ[_CREATOR_TOKEN]
@@ -582,7 +597,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     model = Model(given.folder)
     for bucket in given.bucket:
         model.make_bucket(bucket, again=True)
-    with _HTTPServer(given.port, model, *tokens) as server:
+    with _HTTPServer(given.port, model, given.page_size, *tokens) as server:
         print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
         server.serve_forever()
 
