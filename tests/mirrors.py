@@ -207,8 +207,6 @@ def files_below(folder: Path) -> Iterator[Path]:
 
 def lines(n_bytes: int, seed: int = 0, width: int = 40) -> bytes:
     """Whole lines, `n_bytes` of them at least, that no other seed gives."""
-    rng = random.Random(seed)
-    made = bytearray()
-    while len(made) < n_bytes:
-        made += f"{rng.getrandbits(width * 4):0{width}x}\n".encode()
-    return bytes(made)
+    n_lines = -(-n_bytes // (width + 1))
+    digits = random.Random(seed).randbytes(n_lines * width).hex()
+    return "".join(f"{digits[at : at + width]}\n" for at in range(0, n_lines * width, width)).encode()

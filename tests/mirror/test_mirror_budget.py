@@ -70,7 +70,7 @@ def test_sixty_four_busy_files_are_not_later_than_max_lag(tmp_path: Path) -> Non
         if second > 120:
             found.extend(lags_s(rig, 64))
 
-    grow(rig, 64, 600, look, every_s=2)
+    grow(rig, 64, 360, look, every_s=2)
     assert max(found) <= rig.config.max_lag_s + 5
     assert statistics.median(found) <= rig.config.max_lag_s / 2 + 2
     assert rig.engine.budget.per_hour < 12_000
@@ -88,16 +88,16 @@ def test_the_budget_follows_the_files_and_has_a_limit(tmp_path: Path) -> None:
     assert 3600 == rig.engine.budget.per_hour
 
 
-@pytest.mark.parametrize("per_hour", [60, 120, 600])
+@pytest.mark.parametrize("per_hour", [60, 600])
 def test_no_hour_has_more_requests_than_the_budget_whatever_a_send_costs(tmp_path: Path, per_hour: int) -> None:
     uri = StoreURI("memory", f"{tmp_path}", "runs/a")
     store = Costly(MemoryStore(uri, {}))
     rig = Rig(tmp_path, MirrorConfig(retry=ONCE, max_requests_per_hour=per_hour), store=store, uri=uri)
     spent: list[int] = []
-    grow(rig, 16, 7300, lambda _: spent.append(store.sent), every_s=10)
+    grow(rig, 16, 7300, lambda _: spent.append(store.sent), every_s=20)
     assert store.sent == rig.n_requests
-    assert max(spent[start + 360] - spent[start] for start in range(0, 360, 3)) <= per_hour
-    assert spent[720] - spent[360] >= per_hour / 2
+    assert max(spent[start + 180] - spent[start] for start in range(0, 180, 2)) <= per_hour
+    assert spent[360] - spent[180] >= per_hour / 2
 
 
 def test_every_request_is_counted(tmp_path: Path, seaweedfs_server: S3Server) -> None:
@@ -158,10 +158,9 @@ def test_a_new_small_log_goes_while_large_ones_keep_all_other_senders(tmp_path: 
 def test_a_short_budget_is_not_all_spent_on_large_files(tmp_path: Path) -> None:
     """Gigabytes of old logs, and small ones that go on: of five requests four are for these."""
     rig = Rig(tmp_path, MirrorConfig(retry=ONCE, max_lag_s=10.0, segment_bytes=20_000, max_requests_per_hour=720))
+    old = lines(500_000) * 40
     for number in range(4):
-        with open(rig.folder / f"old{number}.log", "wb") as file:
-            for _ in range(40):
-                file.write(lines(500_000))
+        rig.write(f"old{number}.log", old)
     worst = 0.0
 
     def look(second: int) -> None:
