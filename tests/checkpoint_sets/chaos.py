@@ -263,6 +263,10 @@ class Place:
     prefix: str
     #: A job that has written nothing for so long waits for somebody who was killed.
     longest_pause_s: float
+    #: Between two looks at how many objects there are.
+    look_s: float = 0.05
+    #: Makes a spool know the server; one that does not know it tries it out.
+    introduce: Callable[[Path], object] = lambda spool: None
 
 
 def folder_place(folder: Path, *, lax: bool) -> Place:
@@ -290,6 +294,8 @@ class Game:
         self.log = self.folder / "log.jsonl"
         self.log.touch()
         self.spools = [self.folder / f"spool{node}" for node in (0, 1)]
+        for name in ("spool1", "spool-p", "spool-r"):  # the first spool tries the server
+            self.place.introduce(self.folder / name)
         self.oracle = SetOracle(self.place.store, self.place.prefix, lambda name, world: whole_set(self.seed, name, world))
 
     def play(self) -> None:
@@ -348,7 +354,7 @@ class Game:
         while newest < there + n_objects and time.monotonic() < until_s:
             if not any(Path(f"/proc/{pid}").exists() for pid in pids):
                 break
-            time.sleep(0.02)
+            time.sleep(self.place.look_s)
             if (now := self._n_objects()) != newest:
                 newest, until_s = now, time.monotonic() + self.place.longest_pause_s
 

@@ -33,12 +33,12 @@ def check(bad: Bad | None, protocol: Protocol) -> None:
 
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_no_history_is_bad(protocol: Protocol, case: Case) -> None:
-    check(at_random(case, protocol, range(6)), protocol)
+    check(at_random(case, protocol, range(3)), protocol)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_no_history_near_the_plain_one_is_bad(protocol: Protocol, case: Case) -> None:
-    check(Exhaustive(case, protocol, 1).search(15), protocol)
+    check(Exhaustive(case, protocol, 1).search(8), protocol)
 
 
 @pytest.mark.parametrize(("fault", "case", "seed"), FAULTS, ids=[fault.name for fault, _, _ in FAULTS])
