@@ -191,7 +191,7 @@ def test_shrunken_file_stores_nothing(server: GCSServer, store: GCSStore, source
 
 
 def test_files_are_never_whole_in_memory(store: GCSStore, tmp_path: Path) -> None:
-    size = 48 * 2**20
+    size = 16 * 2**20
     path, target = tmp_path / "large", tmp_path / "target"
     target.touch()
     with open(path, "wb") as file:
@@ -227,13 +227,12 @@ def send(store: GCSStore, key: str, path: Path, data: bytes, size: int) -> tuple
         return upload_id, list(pool.map(lambda part: store.put_part(key, upload_id, path, part), parts))
 
 
-#: Three levels of composing, one more than 32 * 32 parts: by our own requests only, since the libraries' compose no other way.
+#: Three levels of composing, one more than 32 * 32 parts, are slow: the fast run joins so many sources (test_joining.py).
 @pytest.mark.parametrize(
     ("way", "n_parts"),
     [
         *((sdk_only, n_parts) for sdk_only in (False, True) for n_parts in (1, 2, 32, 33, 64)),
-        (False, 1025),
-        pytest.param(True, 1025, marks=pytest.mark.slow),
+        *(pytest.param(sdk_only, 1025, marks=pytest.mark.slow) for sdk_only in (False, True)),
     ],
     indirect=["way"],
     scope="module",

@@ -60,6 +60,7 @@ def test_gcs_joins_more_than_two_levels_of_compositions_hold(gcs_server: GCSServ
         assert {*names, "levels/joined"} == gcs_server.names("levels/")
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("action", [DropAnswer(), Reset()], ids=["lost", "reset"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4, 5, 6, 7])
 def test_a_join_on_gcs_gets_over_trouble_at_any_request(
@@ -95,6 +96,7 @@ def test_a_second_join_on_gcs_removes_what_a_killed_one_has_left(gcs_server: GCS
             assert {*names, "killed/joined"} == gcs_server.names("killed/")
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("action", [DropAnswer(), Reset()], ids=["lost", "reset"])
 @pytest.mark.parametrize("target", ["partNumber=2", "GET.*uploadId", "POST.*uploadId"], ids=["copy", "list", "complete"])
 def test_a_join_on_s3_gets_over_trouble_at_any_request(
