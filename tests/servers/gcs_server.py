@@ -93,16 +93,8 @@ def strict_gcs(folder: Path, bucket: str = "wherry", *, page_size: int = 1000) -
 
     def command(ports: Sequence[int]) -> _Command:
         module = [sys.executable, "-m", "servers.gcs_server"]
-        where = [
-            "--folder",
-            str(folder / "strict-gcs"),
-            "--port",
-            str(ports[0]),
-            "--bucket",
-            bucket,
-            "--page-size",
-            str(page_size),
-        ]
+        where = ["--folder", str(folder / "strict-gcs"), "--port", str(ports[0]), "--bucket", bucket]
+        where += ["--page-size", str(page_size)]
         # The package may be importable through PYTHONPATH only, which servers are not given.
         path = os.pathsep.join(entry for entry in sys.path if entry)
         tokens = {_TOKEN: token, _FORBIDDEN_TOKEN: forbidden, _CREATOR_TOKEN: creator}
