@@ -30,7 +30,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(
         ROOT, tree, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", "*.egg-info")
     )
-    command = [sys.executable, "-W", "ignore", "-m", "build", "--outdir", str(folder), str(tree)]
+    command = [sys.executable, "-W", "ignore", "-m", "build", "--no-isolation", "--outdir", str(folder), str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert 0 == done.returncode, done.stdout + done.stderr
     return folder
