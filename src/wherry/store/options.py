@@ -19,12 +19,12 @@ _Options = TypeVar("_Options", bound="StorageOptions")
 #: The calls, and so the connections, of one process to one store at a time. At a round trip of 50 ms one alone
 #: fetches 20 small objects a second; 32 fill what a connection carries.
 MOST_IN_FLIGHT = 32
-#: Scheme, host, port and perhaps a path; no user, query or fragment.
 #: The environment variables that lead any library to a file, a certificate or a proxy.
 COMMON_VARIABLES = (
     *("HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
+#: Scheme, host, port and perhaps a path; no user, query or fragment.
 _ENDPOINT = re.compile(r"https?://[^/@?#\s]+(/[^?#\s]*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
