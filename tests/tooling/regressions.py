@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = ("src", "backends")
 LIMIT_S = 3600.0
@@ -45,9 +47,8 @@ def outcomes(report: str) -> dict[str, bool]:
 
 def is_red(name: str, failed: Mapping[str, bool]) -> bool | None:
     """Whether a test or file that docs/faults.md names has failed; None if it was not run."""
-    path, *functions = name.split("::")
-    module = path.removesuffix(".py").replace("/", ".")
-    wanted = ".".join([module, *functions])
+    module = _module(name)
+    wanted = ".".join([module, *name.split("::")[1:]])
     ran = [value for test, value in failed.items() if test == module or f"{test}.".startswith(f"{wanted}.")]
     return any(ran) if ran else None
 
@@ -68,32 +69,26 @@ def run(base: str, names: Sequence[str]) -> dict[str, bool]:
         by_file.setdefault(name.partition("::")[0], []).append(name)
     failed: dict[str, bool] = {}
     with ThreadPoolExecutor(2) as pool:  # a pytest for each file: one that cannot be imported ends a run of several
-        for report in pool.map(lambda one: _report_of(folder, one), by_file.values()):
-            failed.update(outcomes(report))
+        for results in pool.map(lambda one: _run(folder, one), by_file.values()):
+            failed.update(results)
     return failed
 
 
-def _report_of(folder: Path, names: Sequence[str]) -> str:
+def _run(folder: Path, names: Sequence[str]) -> dict[str, bool]:
     report = folder / f"{names[0].partition('::')[0].replace('/', '-')}.xml"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:xdist",
-        "--timeout=60",
-        "-m",
-        "not extra",
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=60", "-m", "not extra", f"--junitxml={report}"]
     environment = {**os.environ, "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run(
-        [*command, f"--junitxml={report}", *names],
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *names],
         cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False, timeout=LIMIT_S,
     )  # fmt: skip
-    return report.read_text()
+    if done.returncode == pytest.ExitCode.USAGE_ERROR:  # the module cannot be imported, so none of the names is found
+        return {_module(names[0]): True}
+    return outcomes(report.read_text())
+
+
+def _module(name: str) -> str:
+    return name.partition("::")[0].removesuffix(".py").replace("/", ".")
 
 
 def _git(*arguments: str, folder: Path = ROOT) -> str:
