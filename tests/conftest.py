@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -43,6 +44,16 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         patch.setenv("NO_GCE_CHECK", "true")
         yield
+
+
+@pytest.fixture(autouse=True)
+def levels_are_put_back() -> Iterator[None]:
+    """A verb that a test calls here, not in a process of its own, silences warnings for its whole process."""
+    loggers = [logging.getLogger(name) for name in ("wherry", "wherry.spool")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -171,6 +171,7 @@ def heard(data: bytes, size_bytes: int = 5) -> bytes:
     return body
 
 
+@settings(deadline=None)
 @given(
     chunks=st.lists(st.binary(min_size=1, max_size=300)),
     size_bytes=st.integers(1, 400),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from command_line import CommandLine, Terminal
 from servers.web_page import log_of, make_runs, page_of
@@ -146,6 +146,7 @@ def test_names_in_a_bucket_do_not_control_the_terminal(tmp_path: Path, line: Com
     assert "lo\\x1b[2Jss" in out
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(FINITE, FINITE), min_size=1, max_size=30), st.booleans())
 def test_numbers_of_any_size_have_a_chart(points: list[tuple[float, float]], is_log: bool) -> None:
     kept = sorted(one for one in points if not is_log or min(one) > 0) or [(1.0, 1.0)]
