@@ -110,7 +110,7 @@ mutants: setup  ## change 200 small things, one at a time, where faults lose upl
 # The last commit before the faults were fixed that the table of docs/faults.md names.
 BASE ?= 9a89305
 regressions: setup  ## the tests that docs/faults.md names, on the code from before the faults were fixed: each must fail; BASE=COMMIT
-	$(BIN)/python tests/tooling/regressions.py $(BASE)
+	PYTHONPATH=tests $(BIN)/python -m tooling.regressions $(BASE)
 
 nightly:  ## everything, in hours, with a table of results at the end; LANES="matrix slow": these lanes only
 	$(PYTHON) tests/tooling/nightly.py $(LANES)

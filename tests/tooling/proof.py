@@ -78,20 +78,15 @@ class Suite:
     def __init__(self, commit: str) -> None:
         self.name = commit
         self.folder = WORK / f"tree-{commit}"
-        head = _git("rev-parse", "HEAD")
+        head = git("rev-parse", "HEAD")
         self.lines = WORK / f"lines-{commit}-{head[:12]}.json"
-        if not self.folder.exists():
-            _git("worktree", "prune")
-            _git("worktree", "add", "--detach", "--force", str(self.folder), head)
         self.reset(head)
 
     def reset(self, commit: str = "HEAD") -> None:
         """Put the code back."""
-        _git("reset", "--quiet", "--hard", commit, folder=self.folder)
-        _git("clean", "--quiet", "-fd", folder=self.folder)
+        check_out(self.folder, commit)
         if self.name != "HEAD":
-            shutil.rmtree(self.folder / "tests")
-            _git("checkout", "--quiet", self.name, "--", "tests", "pyproject.toml", folder=self.folder)
+            take_from(self.name, self.folder, "tests", "pyproject.toml")
 
     def pytest(self, *arguments: str, limit_s: float | None = None) -> tuple[int | None, str]:
         """Run pytest there: its exit status (None: stopped at the limit), and the end of its output."""
@@ -134,7 +129,7 @@ class Suite:
             name = os.path.relpath(os.path.realpath(path), self.folder)
             tests[name] = {str(line): sorted({one.partition("|")[0] for one in names if one}) for line, names in contexts.items()}
         times = {
-            test: seconds.get(_report_name(test), 0.0)
+            test: seconds.get(report_name(test), 0.0)
             for by_line in tests.values()
             for names in by_line.values()
             for test in names
@@ -168,6 +163,23 @@ class Suite:
                 self.reset()
             outcome = {None: "limit", 0: "survived", 1: "killed", 2: "killed", 3: "killed"}.get(status, "error")
         return Result(self.name, kind, change.name, change.key, outcome, len(tests), time.monotonic() - start_s, output)
+
+
+def check_out(folder: Path, commit: str) -> None:
+    """Have a worktree with this commit and nothing else; it is made if it is missing."""
+    if not folder.exists():
+        git("worktree", "prune")
+        git("worktree", "add", "--detach", "--force", str(folder), commit)
+    git("reset", "--quiet", "--hard", commit, folder=folder)
+    git("clean", "--quiet", "-fd", folder=folder)
+
+
+def take_from(commit: str, folder: Path, *names: str) -> None:
+    """Replace files and folders of a worktree by those of another commit."""
+    for name in names:
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+    git("checkout", "--quiet", commit, "--", *names, folder=folder)
 
 
 def touched_lines(before: str, after: str) -> set[int]:
@@ -255,12 +267,12 @@ def _sql_sites(node: ast.Constant, text: str) -> Iterator[_Site]:
 def faults(folder: Path) -> Iterator[Change]:
     """The patches of tests/tooling/faults, each of which puts back one fault that was fixed. `folder` is left as it is."""
     for patch in sorted(FAULTS.glob("*.patch")):
-        names = [line.split("\t")[2] for line in _git("apply", "--numstat", str(patch)).splitlines()]
+        names = [line.split("\t")[2] for line in git("apply", "--numstat", str(patch)).splitlines()]
         with tempfile.TemporaryDirectory() as scratch:
             for name in names:
                 (Path(scratch) / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(folder / name, Path(scratch) / name)
-            _git("apply", str(patch), folder=Path(scratch))
+            git("apply", str(patch), folder=Path(scratch))
             after = {name: (Path(scratch) / name).read_text() for name in names}
         digest = hashlib.sha256("".join([*((folder / name).read_text() for name in names), *after.values()]).encode()).hexdigest()
         yield Change(patch.stem, digest[:12], after)
@@ -315,14 +327,14 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def _report_name(test: str) -> str:
+def report_name(test: str) -> str:
     """The name of a test in pytest's XML report."""
     names, bracket, parameters = test.partition("[")
     path, *rest = names.split("::")
     return ".".join([path.removesuffix(".py").replace("/", "."), *rest]) + bracket + parameters
 
 
-def _git(*arguments: str, folder: Path = ROOT) -> str:
+def git(*arguments: str, folder: Path = ROOT) -> str:
     return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -21,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tooling.proof import ROOT, WORK, check_out, git, report_name, take_from
+
 PRODUCT = ("src", "backends")
 LIMIT_S = 3600.0
 
@@ -46,24 +46,17 @@ def outcomes(report: str) -> dict[str, bool]:
 
 
 def is_red(name: str, failed: Mapping[str, bool]) -> bool | None:
-    """Whether a test or file that docs/faults.md names has failed; None if it was not run."""
-    module = _module(name)
-    wanted = ".".join([module, *name.split("::")[1:]])
+    """Return True if a test or file that docs/faults.md names has failed; None if it was not run."""
+    module, wanted = report_name(name.partition("::")[0]), report_name(name)
     ran = [value for test, value in failed.items() if test == module or f"{test}.".startswith(f"{wanted}.")]
     return any(ran) if ran else None
 
 
 def run(base: str, names: Sequence[str]) -> dict[str, bool]:
     """Run them with the product of `base`: as outcomes(), of all."""
-    folder = ROOT / ".proof" / f"regressions-{base.replace('/', '-')}"
-    if not folder.exists():
-        _git("worktree", "prune")
-        _git("worktree", "add", "--detach", "--force", str(folder), "HEAD")
-    _git("reset", "--quiet", "--hard", _git("rev-parse", "HEAD"), folder=folder)
-    _git("clean", "--quiet", "-fd", folder=folder)
-    for part in PRODUCT:
-        shutil.rmtree(folder / part)
-    _git("checkout", "--quiet", base, "--", *PRODUCT, folder=folder)
+    folder = WORK / f"regressions-{base.replace('/', '-')}"
+    check_out(folder, git("rev-parse", "HEAD"))
+    take_from(base, folder, *PRODUCT)
     by_file: dict[str, list[str]] = {}
     for name in names:
         by_file.setdefault(name.partition("::")[0], []).append(name)
@@ -83,16 +76,8 @@ def _run(folder: Path, names: Sequence[str]) -> dict[str, bool]:
         cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False, timeout=LIMIT_S,
     )  # fmt: skip
     if done.returncode == pytest.ExitCode.USAGE_ERROR:  # the module cannot be imported, so none of the names is found
-        return {_module(names[0]): True}
+        return {report_name(names[0].partition("::")[0]): True}
     return outcomes(report.read_text())
-
-
-def _module(name: str) -> str:
-    return name.partition("::")[0].removesuffix(".py").replace("/", ".")
-
-
-def _git(*arguments: str, folder: Path = ROOT) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def main() -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tooling.regressions import ROOT, is_red, named, outcomes
+from tooling.proof import ROOT
+from tooling.regressions import is_red, named, outcomes
 
 DOC = """
 `tests/a/test_b.py::test_not_in_a_table`
