@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from wherry.backends.pages import Pages
@@ -18,10 +19,10 @@ from wherry.uri import StoreURI
 def list_buckets(given: Mapping[str, object]) -> list[BucketMeta]:
     """All of them, page by page ("ListBuckets", API Reference)."""
     options, found, pages = S3Options.read(given), [], Pages()
-    with Translator(StoreURI("s3", ""), lambda: False, options.read_timeout_s, "Amazon S3").translated("list", ""):
+    errors = Translator(StoreURI("s3", ""), lambda: False, options.read_timeout_s, "Amazon S3")
+    with errors.translated("list", ""):
         address = endpoint_of(options)
-    server = server_name(address) or "Amazon S3"
-    errors = Translator(StoreURI("s3", ""), lambda: False, options.read_timeout_s, server)
+    errors = replace(errors, server=server_name(address) or errors.server)
     with errors.translated("list", ""), closing(connect(options, "", address)) as connection:
         extra: dict[str, Any] = {}
         while True:

@@ -90,10 +90,10 @@ class Connection:
 
 
 def endpoint_of(options: S3Options) -> str:
-    """Where requests go: the option's address, or what botocore's session resolves.
+    """Return where requests go: the option's address, or what botocore's session resolves.
 
-    Only a client tells what that is. This one asks for no credentials. ConfigError for an address that is none, and what botocore
-    raises for settings that are wrong.
+    botocore tells it by a client only, which is made without credentials. Raises ConfigError for what is no address, and what
+    botocore raises for wrong settings.
     """
     if options.endpoint_url is not None:
         return options.endpoint_url
@@ -151,7 +151,7 @@ def connect(options: S3Options, bucket: str, address: str | None = None, *, sign
     )
     if options.verify is False:  # said once by wherry itself
         warnings.filterwarnings("ignore", category=InsecureRequestWarning)
-    found = _credentials(session, options)
+    credentials = _credentials(session, options)
     try:
         client: S3Client = cast("Any", session).create_client(
             "s3",
@@ -182,11 +182,11 @@ def connect(options: S3Options, bucket: str, address: str | None = None, *, sign
     _watch_connections(client, options.read_timeout_s, sockets)
     return Connection(
         client,
-        is_renewable=found is not None and found.method not in _FIXED_CREDENTIALS,
+        is_renewable=credentials is not None and credentials.method not in _FIXED_CREDENTIALS,
         lists_in_order=is_amazons(address) and not bucket.endswith(DIRECTORY_BUCKET),
         signs_payloads=signs_payloads,
         sockets=sockets,
-        credentials=found,
+        credentials=credentials,
         authorities=authorities,
     )
 
@@ -202,7 +202,7 @@ def _region(session: botocore.session.Session, options: S3Options) -> str | None
 
 
 def _credentials(session: botocore.session.Session, options: S3Options) -> Credentials | None:
-    """What to sign with. They are made now, so that what is wrong with them is said before anything is sent."""
+    """Return the credentials to sign with, made now, so that a fault of theirs is told before anything is sent."""
     if options.anonymous:
         return None
     if options.aws_access_key_id is not None and options.aws_secret_access_key is not None:

@@ -236,7 +236,7 @@ def may_lack_digest(error: BaseException) -> bool:
 
 
 def is_denied(error: BaseException | None) -> bool:
-    """Whether an answer denies the request to these keys, and not that they are keys."""
+    """Return True if an answer denies this request to the keys, and does not say that the keys are wrong."""
     return status_of(error) == 403 and code_of(cast("ClientError", error)) == "AccessDenied"
 
 
@@ -258,7 +258,7 @@ def _rule_for(error: ClientError) -> tuple[type[StoreError], str]:
 
 
 def _is_s3s(error: ClientError) -> bool:
-    """Whether the answer has the form of S3's, and so a code."""
+    """Return True if the answer has the form of S3's, and so a code."""
     return code_of(error) not in ("", "unknown", str(status_of(error)))
 
 

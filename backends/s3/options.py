@@ -124,7 +124,7 @@ class S3Options(StorageOptions):
 
     @property
     def shown_checksums(self) -> dict[str, Any]:
-        """What a HEAD or a GET is given so that its answer has the object's checksums."""
+        """The parameters of a HEAD or GET that ask for the object's checksums."""
         return {"ChecksumMode": "ENABLED"} if self.checksums else {}
 
     def tried(self, server: str | None) -> str | None:
@@ -142,12 +142,12 @@ def server_name(endpoint: str) -> str | None:
 
 
 def is_amazons(endpoint: str) -> bool:
-    """Whether an endpoint is Amazon's own."""
+    """Return True for an endpoint of Amazon's own."""
     return _AMAZONS_HOST.search(urlsplit(endpoint).hostname or "") is not None
 
 
 def server_settings(options: Mapping[str, object], environment: Mapping[str, str]) -> Mapping[str, object]:
-    """What says which server is meant, without botocore: the endpoint, or else what leads botocore to one."""
+    """Return the settings that say which server is meant, without botocore: the endpoint, or what leads botocore to one."""
     is_ignored = environment.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true"
     addresses = (environment.get(name) for name in ENDPOINT_VARIABLES[2 if is_ignored else 0 :])
     if endpoint := options.get("endpoint_url") or next(filter(None, addresses), None):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from wherry.errors import ConfigError
+from wherry.uri import absolute_path
 
 MIB = 2**20
 
@@ -177,7 +178,7 @@ class Config:
 def default_spool_folder() -> Path:
     """``$WHERRY_SPOOL``, else ``/var/tmp/wherry-<uid>`` (on disk, kept over a reboot), else the same in the temp folder."""
     if chosen := os.environ.get("WHERRY_SPOOL"):
-        return Path(os.path.expanduser(chosen)).absolute()  # which needs no home, as boto3 needs none
+        return absolute_path(chosen)
     name = f"wherry-{os.getuid()}"
     kept = Path("/var/tmp")  # noqa: S108  the folder made there is private, 0700, and checked to be ours
     if os.access(kept, os.W_OK | os.X_OK):

@@ -84,7 +84,7 @@ class StoreError(WherryError):
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """What to raise an error of ours from: this one; None if it, or what it came from, has a secret in its text.
+    """Return this error as the cause to raise one of ours from; None if it, or what it came from, has a secret in its text.
 
     Python prints the causes of an error that nobody catches.
     """

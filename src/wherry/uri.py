@@ -11,6 +11,7 @@ import os
 import re
 import unicodedata
 from dataclasses import dataclass
+from pathlib import Path
 
 from wherry.errors import ConfigError
 
@@ -140,6 +141,11 @@ def parse_uri(text: str | os.PathLike[str]) -> StoreURI:
     if prefix:
         check_name(prefix, what="prefix")
     return StoreURI(scheme, root, prefix)
+
+
+def absolute_path(path: str | os.PathLike[str]) -> Path:
+    """Return a local path as an absolute one. A ``~`` of a user without a home stays as it is: boto3 needs no home either."""
+    return Path(os.path.expanduser(path)).absolute()
 
 
 def hide_login(scheme: str, rest: str) -> str:

@@ -97,13 +97,13 @@ class Stores:
         return self.locked(records) | {record.id for record in records.values() if not self._is_at_home(record)}
 
     def _is_at_home(self, record: StoreRecord) -> bool:
-        """Whether the vendor's library would find here what it finds in the programs that use the store."""
+        """Return True if the vendor's library finds here what it finds in the programs that use the store."""
         environment = self.environment(record)
         if environment is None or record.id == self._own:
             return True
         is_same = environment == (record.scheme, frozenset(environment_of(record.scheme, os.environ).items()))
-        finds_keys = has_keys(record.scheme, os.environ)
-        return is_same and not (finds_keys and not names_credentials(record.scheme, record.options, record.secret_names))
+        names_keys = names_credentials(record.scheme, record.options, record.secret_names)
+        return is_same and (names_keys or not has_keys(record.scheme, os.environ))
 
     def environment(self, record: StoreRecord) -> Environment:
         """The environment of the programs that use the store, with the secrets in it that are known."""

@@ -19,7 +19,7 @@ from wherry.cli.shell.verbosity import is_quiet, log_only_errors
 from wherry.errors import ConfigError, WherryError
 from wherry.quantities import parse_size
 from wherry.redact import redact, register_secret
-from wherry.uri import StoreURI, hide_login, parse_uri
+from wherry.uri import StoreURI, absolute_path, hide_login, parse_uri
 
 if TYPE_CHECKING:
     from wherry.config import RetryConfig
@@ -225,7 +225,7 @@ def spool_folder(given: Path | None) -> Path:
     """The spool of a command: the one given, else the default."""
     from wherry.config import default_spool_folder
 
-    return default_spool_folder() if given is None else Path(os.path.expanduser(given)).absolute()
+    return default_spool_folder() if given is None else absolute_path(given)
 
 
 def command(verb: str, spool: Path) -> str:

@@ -30,7 +30,7 @@ from wherry.cli.arguments import (
 )
 from wherry.cli.exit_codes import Exit
 from wherry.cli.shell.verbosity import is_quiet, is_verbose
-from wherry.cli.spool_verbs.discard_command import plan_jobs
+from wherry.cli.spool_verbs.named_jobs import NO_JOURNAL, open_existing, plan_jobs
 from wherry.errors import ConfigError, NotFoundError, SpoolError
 from wherry.quantities import count_text, size_text
 from wherry.redact import log_to_stderr, register_secret
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from wherry.spool.journal.journal import Journal
     from wherry.spool.journal.queries import StoreRecord
     from wherry.spool.spool import Spool
-
-_NOTHING = "nothing was ever uploaded from here"
 
 
 def status(
@@ -205,7 +203,7 @@ def _drained_nothing(folder: Path, *, as_json: bool) -> None:
     if as_json:
         _print_drained(0, 0, 0, 0)
     else:
-        print_done(f"{_NOTHING}: {folder} has no journal")
+        print_done(f"{NO_JOURNAL}: {folder} has no journal")
 
 
 def _print_drained(n_uploaded: int, n_left: int, n_failed: int, bytes_left: int) -> None:
@@ -361,14 +359,10 @@ def retry(
 def _failed(folder: Path, ids: Sequence[int] | None, all_: bool) -> tuple[Journal, list[Job], list[JobId]]:
     """The journal, and the failed uploads that the user named. ConfigError for a number that is no failed upload's."""
     from wherry.spool.journal.jobs import JobId, JobState
-    from wherry.spool.recovery import open_journal
-    from wherry.spool.spool import Spool
 
     if bool(ids) == all_:
         raise ConfigError("name the uploads by their numbers (wherry status shows them), or all of them with --all")
-    if not (folder / "journal.db").exists():
-        raise ConfigError(f"{_NOTHING}: {folder} has no journal; is it the right --spool?")
-    journal = open_journal(Spool(folder))
+    _, journal = open_existing(folder)
     jobs = [job for job in journal.queries.jobs(states=[JobState.FAILED], checks=False) if all_ or job.id in (ids or ())]
     if unknown := set(ids or ()) - {job.id for job in jobs}:
         raise ConfigError(

@@ -33,6 +33,7 @@ from wherry.errors import ConfigError, SpoolError
 from wherry.posix.locks import lock, try_lock
 from wherry.spool.folder import HeldFile, SpoolFolder, lack_of_inodes
 from wherry.spool.reserve import Reserve
+from wherry.uri import absolute_path
 
 #: What the name of a staged file ends with until it is whole.
 HALF = ".half"
@@ -51,7 +52,7 @@ class Spool:
     def __init__(self, folder: str | os.PathLike[str] | None = None, config: SpoolConfig | None = None) -> None:
         if folder is not None and (not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder)):
             raise ConfigError(f"spool={folder!r}: give the path of a folder, or leave it out")
-        self._folder = SpoolFolder(default_spool_folder() if folder is None else Path(os.path.expanduser(folder)).absolute())
+        self._folder = SpoolFolder(default_spool_folder() if folder is None else absolute_path(folder))
         #: The name of the folder. For reading and writing there is inside(), which follows no name.
         self.folder = self._folder.path
         self.config = config or SpoolConfig()

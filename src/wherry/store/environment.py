@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from wherry.store.options import Option
 from wherry.store.registry import described_backend, own_backend
@@ -47,13 +47,13 @@ def split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], d
 
 
 def carried(scheme: str, environ: Mapping[str, str]) -> tuple[dict[str, str] | None, dict[str, str]]:
-    """What travels with the jobs for stores of `scheme`: the public variables, None where it has none; and the secret ones."""
+    """Return what travels with the jobs for stores of `scheme`: the public variables (None: it knows none), the secret ones."""
     public, secret = split_environment(environment_of(scheme, environ))
     return public if variables_of_stores(scheme) else None, secret
 
 
 def public_environment(scheme: str) -> dict[str, str]:
-    """What of environment_of() this process has, and may be shown."""
+    """Return what this process has of environment_of() and may show."""
     return split_environment(environment_of(scheme, os.environ))[0]
 
 
@@ -68,14 +68,17 @@ def use(environment: Environment) -> None:
 
 
 def has_keys(scheme: str, environ: Mapping[str, str]) -> bool:
-    """Whether the environment has a key that the library of `scheme` would take where the options name none."""
-    return any(environ.get(name) for each in _options(scheme) if each.is_secret for name in each.variables)
+    """Return True if the environment has a key that the library of `scheme` would take where the options name none."""
+    return any(each.is_secret and each.value_in(environ) is not None for each in _options(scheme))
 
 
-def names_credentials(scheme: str, options: Mapping[str, object], secret_names: Iterable[str] = ()) -> bool:
-    """Whether these options, or secret ones of these names, say whose credentials count, whatever keys the environment has."""
-    named = (each for each in _options(scheme) if each.name in options and (options[each.name] or not each.is_switch))
-    return any(each.names_credentials for each in (*named, *(each for each in _options(scheme) if each.name in secret_names)))
+def names_credentials(scheme: str, options: Mapping[str, object], secret_names: Collection[str] = ()) -> bool:
+    """Return True if these options, or secret ones of these names, say whose credentials count, whatever the environment has."""
+    return any(
+        each.name in secret_names or (each.name in options and (options[each.name] or not each.is_switch))
+        for each in _options(scheme)
+        if each.names_credentials
+    )
 
 
 def variables_for(scheme: str) -> tuple[str, ...]:
@@ -96,18 +99,14 @@ def variables_of(scheme: str, secret_names: Iterable[str]) -> list[str]:
 def secrets_from_environment(scheme: str, environ: Mapping[str, str]) -> dict[str, str]:
     """The secret options that the environment gives for a scheme."""
     secrets = [each for each in _options(scheme) if each.is_secret]
-    if any(each.is_needed and _value(each, environ) is None for each in secrets):
+    if any(each.is_needed and each.value_in(environ) is None for each in secrets):
         return {}
-    return {each.name: value for each in secrets if (value := _value(each, environ)) is not None}
+    return {each.name: value for each in secrets if (value := each.value_in(environ)) is not None}
 
 
 def _options(scheme: str) -> tuple[Option, ...]:
     backend = own_backend(scheme)
     return () if backend is None else backend.options
-
-
-def _value(option: Option, environ: Mapping[str, str]) -> str | None:
-    return next((environ[variable] for variable in option.variables if environ.get(variable)), None)
 
 
 def _absolute(name: str, value: str) -> str:

@@ -77,6 +77,10 @@ class Option:
     #: True or False. Off, or None, it says nothing.
     is_switch: bool = False
 
+    def value_in(self, environ: Mapping[str, str]) -> str | None:
+        """Return what the environment gives."""
+        return next((environ[variable] for variable in self.variables if environ.get(variable)), None)
+
 
 def option(
     default: object,

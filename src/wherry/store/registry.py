@@ -17,7 +17,7 @@ from typing import Any, cast
 from wherry.errors import ConfigError, MissingExtraError
 from wherry.redact import register_secret
 from wherry.store import ObjectStore
-from wherry.store.options import Backend, Option
+from wherry.store.options import Backend
 from wherry.uri import StoreURI
 
 log = logging.getLogger("wherry")
@@ -38,10 +38,6 @@ def own_backend(scheme: str) -> Backend | None:
 def described_backend(scheme: str) -> Backend:
     """The backend of ours for `scheme`, else what is said of all that fsspec, or a third party, keeps."""
     return own_backend(scheme) or cast("Backend", _described_by(_FSSPEC).BACKEND)
-
-
-def _value(option: Option, options: Mapping[str, object], environment: Mapping[str, str]) -> object:
-    return options.get(option.name) or next((environment[name] for name in option.variables if environment.get(name)), None)
 
 
 def backend_for(scheme: str) -> Backend:
@@ -82,11 +78,11 @@ def endpoint_key(scheme: str, options: Mapping[str, object], environment: Mappin
 
 
 def server_settings(scheme: str, options: Mapping[str, object], environment: Mapping[str, str]) -> Mapping[str, object]:
-    """What says which server is meant, by name."""
+    """Return the settings that say which server is meant, by name."""
     backend = described_backend(scheme)
     if backend.server_settings is not None:
         return backend.server_settings(options, environment)
-    return {each.name: _value(each, options, environment) for each in backend.options if each.names_server}
+    return {each.name: options.get(each.name) or each.value_in(environment) for each in backend.options if each.names_server}
 
 
 def open_store(

@@ -22,8 +22,8 @@ from wherry.cli.arguments import (
     parse_target,
     print_done,
     spool_folder,
-    tell,
 )
+from wherry.cli.spool_verbs.named_jobs import open_existing, plan_jobs
 from wherry.errors import ConfigError
 from wherry.quantities import count_text, size_text
 
@@ -58,16 +58,12 @@ def discard(
     given. --all is for all that have failed; others must be named.
     """
     from wherry.spool.journal.jobs import JobState
-    from wherry.spool.recovery import open_journal
-    from wherry.spool.spool import Spool
 
     folder = spool_folder(spool)
     if bool(names) == all_:
         raise ConfigError("name the uploads (wherry status shows them), or give --all for all that have failed")
-    if not (folder / "journal.db").exists():
-        raise ConfigError(f"nothing was ever uploaded from here: {folder} has no journal; is it the right --spool?")
-    place = Spool(folder)
-    with closing(open_journal(place)) as journal:
+    place, journal = open_existing(folder)
+    with closing(journal):
         if all_:
             jobs = journal.queries.jobs(states=[JobState.FAILED], checks=False)
         else:
@@ -85,13 +81,6 @@ def discard(
         return
     done = f"; {n_done} had ended before" if n_done else ""
     print_done(f"{n_discarded} given up, {n_freed} staged file{'s' * (n_freed != 1)} deleted{done}")
-
-
-def plan_jobs(done: str, jobs: Sequence[Job], *, as_json: bool) -> None:
-    """Say which uploads would be queued again, or given up."""
-    for job in jobs:
-        what = {"job": job.id, "uri": job.uri, "size_bytes": job.size_bytes}
-        tell(done, what, f"{size_text(job.size_bytes):>10}  job {job.id}  {job.uri}", as_json=as_json, dry_run=True)
 
 
 def _named(journal: Journal, name: str, folder: Path) -> list[Job]:

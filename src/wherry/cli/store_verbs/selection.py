@@ -211,7 +211,7 @@ def _at_or_below(store: Uploader, name: str, rules: Rules, left_out: list[str]) 
 
 
 def _sources(store: Uploader, listed: Iterable[ObjectMeta], verb: str) -> Iterator[Source]:
-    """What is listed, less the empty objects that consoles make in the place of folders: those are only deleted."""
+    """Yield what is listed; the empty objects that consoles make in the place of folders only for deletion."""
     return (
         Source(store, meta.key, meta.key, meta.size_bytes)
         for meta in listed

@@ -23,7 +23,7 @@ from wherry.store.environment import with_environment
 from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import open_store
 from wherry.store.wrappers import LimitStore, RetryStore
-from wherry.uri import StoreURI, parse_uri
+from wherry.uri import StoreURI, absolute_path, parse_uri
 
 #: At most this share of the time is spent on snapshots: where there are many segments, which take long to list, they are rarer.
 _SNAPSHOT_SHARE = 0.2
@@ -65,7 +65,7 @@ def pull(
     if not interval_s > 0:
         raise ConfigError(f"interval_s is {interval_s!r}: it must be a number of seconds, more than 0")
     target, stop = parse_uri(uri), stop or threading.Event()
-    place = Path(os.path.expanduser(folder)).absolute()
+    place = absolute_path(folder)
     if target.scheme == "file" and lie_in_one_another(place, Path("/", target.prefix)):
         raise ConfigError(f"the folder {place} and the URI {target} lie in one another: choose places beside each other")
     with _opened(target, storage_options) as store, Puller(store, target, place, overwrite=overwrite) as puller:

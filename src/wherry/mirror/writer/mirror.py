@@ -36,7 +36,7 @@ from wherry.store.options import MOST_IN_FLIGHT
 from wherry.store.registry import check_usable, open_store
 from wherry.store.server_features import Endpoints
 from wherry.store.wrappers import LimitStore, RetryStore
-from wherry.uri import StoreURI, parse_uri
+from wherry.uri import StoreURI, absolute_path, parse_uri
 
 log = logging.getLogger("wherry.mirror")
 
@@ -79,7 +79,7 @@ class Mirror:
         writer: str = "",
         config: MirrorConfig | None = None,
     ) -> None:
-        self.folder = Path(os.path.expanduser(folder)).absolute()
+        self.folder = absolute_path(folder)
         self.uri = parse_uri(uri)
         self.config = config or MirrorConfig()
         self.writer = writer_name(writer)
